@@ -1,0 +1,39 @@
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help run test lint type fmt bench clean
+
+help: ## Show this help
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "FlowCatalyst needs Python 3.11 or newer, this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "Python's venv module is missing. On Debian: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
+	@echo "Installing into $(VENV) (first run only) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@touch $@
+
+run: $(READY) ## Start a router with demo traffic on http://127.0.0.1:8080
+	@$(BIN)/flowcatalyst up --demo
+
+test: $(READY) ## Run all tests
+	@$(BIN)/python -m pytest
+
+lint: $(READY) ## Check style
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+type: $(READY) ## Check types
+	@$(BIN)/mypy
+
+fmt: $(READY) ## Format the code and fix what can be fixed
+	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
+
+bench: $(READY) ## Measure throughput and CPU against wrk and a naive router (needs nginx and wrk; installs them on Debian)
+	@$(BIN)/python -m bench
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist

@@ -1,0 +1,210 @@
+"""The words of the router: pointer, delivery, outcome, verdict."""
+
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from flowcatalyst.errors import InvalidMessageError
+
+DEFAULT_POOL: Final = "DEFAULT-POOL"
+DEFAULT_GROUP: Final = "__DEFAULT__"
+MAX_BODY_BYTES: Final = 256 * 1024  # the limit of SQS, so that a message that fits here fits every broker
+
+
+class DispatchMode(StrEnum):
+    """What a failure means for the messages behind it in the same group."""
+
+    IMMEDIATE = "IMMEDIATE"
+    NEXT_ON_ERROR = "NEXT_ON_ERROR"
+    BLOCK_ON_ERROR = "BLOCK_ON_ERROR"
+
+
+class MediationType(StrEnum):
+    HTTP = "HTTP"
+
+
+class MessagePointer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The routed message. It points at an endpoint; the payload itself stays with the application."""
+
+    id: str
+    mediation_target: str
+    pool_code: str = DEFAULT_POOL
+    auth_token: str | None = None
+    mediation_type: MediationType = MediationType.HTTP
+    message_group_id: str | None = None
+    high_priority: bool = False
+    dispatch_mode: DispatchMode | None = None
+
+
+_decoder = msgspec.json.Decoder(MessagePointer)
+encode_pointer = msgspec.json.Encoder().encode
+
+
+def parse_pointer(body: str | bytes) -> MessagePointer:
+    """The pointer in a queue body, or `InvalidMessageError` with the reason it is none."""
+    try:
+        pointer = _decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidMessageError(f"body is not a message pointer: {error}") from None
+    check_pointer(pointer)
+    return pointer
+
+
+def check_pointer(pointer: MessagePointer) -> None:
+    """Raise `InvalidMessageError` unless the pointer can be routed and its header values can be sent."""
+    if not pointer.id or pointer.id.isspace():
+        raise InvalidMessageError("id is empty")
+    check_target(pointer.mediation_target)
+    token = pointer.auth_token
+    if token and not (token.isascii() and token.isprintable()):
+        raise InvalidMessageError("authToken has characters that cannot stand in an HTTP header")
+
+
+_good_targets: set[str] = set()
+
+
+def check_target(target: str) -> None:
+    """Raise `InvalidMessageError` unless the target is an absolute http(s) URL."""
+    if target in _good_targets:
+        return
+    if not target:
+        raise InvalidMessageError("mediationTarget is empty: give an http:// or https:// URL")
+    if not (target.isascii() and target.isprintable()) or " " in target:
+        raise InvalidMessageError("mediationTarget has spaces, control or non-ASCII characters: percent-encode them")
+    try:
+        url = urlsplit(target)
+        port_is_valid = url.port is None or url.port > 0
+    except ValueError as error:
+        raise InvalidMessageError(f"mediationTarget is not a URL: {error}") from None
+    if url.scheme not in ("http", "https"):
+        raise InvalidMessageError(f"mediationTarget has scheme {url.scheme or '(none)'!r}: only http and https work")
+    if not url.hostname or not port_is_valid:
+        raise InvalidMessageError("mediationTarget has no valid host and port")
+    if url.username is not None or url.password is not None:
+        raise InvalidMessageError("mediationTarget carries credentials: use authToken")
+    if len(_good_targets) >= 4096:
+        _good_targets.clear()
+    _good_targets.add(target)
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One message as a queue handed it over, plus what the router learns about it on its way.
+
+    A queue adapter fills the first block. `pointer` is set when the body parses; a delivery without one never
+    reaches a pool.
+    """
+
+    broker_id: str  # unique over all queues of a router; adapters prefix it where the broker's own id is not
+    receipt: Any  # opaque to all but the adapter; replaced when the queue redelivers (receipt adoption)
+    body: str | bytes
+    group: str | None  # as the broker knows it; the router fills in the pointer's, or the default group
+    receive_count: int = 1
+    lease_until: float = 0.0  # wall time when the queue shows the message again
+    failures: int = 0  # failed attempts before this delivery, where the queue can tell
+
+    queue: str = ""
+    pointer: MessagePointer = field(init=False)
+    batch: int = 0
+    tries: int = 0  # attempts made since the router received it
+    held_s: float = 0.0  # seconds spent in holds since the router received it
+    arrived_at: float = 0.0  # monotonic
+    waits_for: str = ""  # why it is not moving, in words (G7); empty while it moves
+    waits_until: float = 0.0  # monotonic; 0 when unknown
+
+    @property
+    def key(self) -> str:
+        """The pipeline key of 002."""
+        return self.broker_id or self.pointer.id
+
+    @property
+    def ordered(self) -> bool:
+        return self.pointer.dispatch_mode is not DispatchMode.IMMEDIATE
+
+    @property
+    def blocks_group(self) -> bool:
+        mode = self.pointer.dispatch_mode
+        return mode is None or mode is DispatchMode.BLOCK_ON_ERROR
+
+
+class Result(StrEnum):
+    """MediationResult of 002."""
+
+    SUCCESS = "SUCCESS"
+    ERROR_PROCESS = "ERROR_PROCESS"
+    ERROR_CONFIG = "ERROR_CONFIG"
+    ERROR_CONNECTION = "ERROR_CONNECTION"
+
+
+class ErrorKind(StrEnum):
+    NONE = "NONE"
+    NOT_ACKED = "NOT_ACKED"
+    RATE_LIMITED = "RATE_LIMITED"
+    HTTP_ERROR = "HTTP_ERROR"
+    TIMEOUT = "TIMEOUT"
+    NETWORK_ERROR = "NETWORK_ERROR"
+
+
+class Severity(StrEnum):
+    WARN = "WARN"
+    ERROR = "ERROR"
+    CRITICAL = "CRITICAL"
+
+
+@dataclass(slots=True, frozen=True)
+class Outcome:
+    """What one attempt meant."""
+
+    result: Result
+    error: ErrorKind = ErrorKind.NONE
+    delay_s: float | None = None  # asked for by the endpoint
+    retryable: bool = False  # worth another attempt inside the router
+    trips_breaker: bool = False  # the endpoint could not be reached or did not answer
+    warning: Severity | None = None
+    status: int | None = None
+    detail: str = ""  # one line for logs and dead letters; never holds a token
+    excerpt: str = ""  # beginning of the response body
+
+
+SUCCESS: Final = Outcome(Result.SUCCESS, status=200)
+
+
+@dataclass(slots=True, frozen=True)
+class Ack:
+    """Delivered: remove it from its queue."""
+
+
+@dataclass(slots=True, frozen=True)
+class Retry:
+    """Keep it at the head of its group and try again after a while."""
+
+    after_s: float
+
+
+@dataclass(slots=True, frozen=True)
+class Nack:
+    """Give it back to its queue, to be shown again after a while."""
+
+    delay_s: float
+
+
+@dataclass(slots=True, frozen=True)
+class Reject:
+    """Never deliverable: record a dead letter, then remove it from its queue."""
+
+    reason: str
+
+
+Verdict = Ack | Retry | Nack | Reject
+ACK: Final = Ack()
+
+
+class Settled(Enum):
+    """What a queue said about one settle request."""
+
+    OK = "ok"
+    GONE = "gone"  # the receipt is no longer valid: somebody else may own the message now
+    FAILED = "failed"  # did not happen; the same request may work later

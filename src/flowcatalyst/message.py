@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
 
 from flowcatalyst.errors import InvalidMessageError
+
+if TYPE_CHECKING:
+    from flowcatalyst.queues.contract import Source
 
 DEFAULT_POOL: Final = "DEFAULT-POOL"
 DEFAULT_GROUP: Final = "__DEFAULT__"
@@ -104,16 +107,16 @@ class Delivery:
     group: str | None  # as the broker knows it; the router fills in the pointer's, or the default group
     receive_count: int = 1
     lease_until: float = 0.0  # wall time when the queue shows the message again
-    failures: int = 0  # failed attempts before this delivery, where the queue can tell
+    failures: int = 0  # failed attempts so far; a queue that can tell hands it out with the next delivery
 
-    queue: str = ""
+    source: "Source" = field(init=False)  # where it came from and who settles it
     pointer: MessagePointer = field(init=False)
     batch: int = 0
-    tries: int = 0  # attempts made since the router received it
-    held_s: float = 0.0  # seconds spent in holds since the router received it
+    tries: int = 0  # attempts started since the router received it
+    held_s: float = 0.0  # seconds of holds since the router received it
     arrived_at: float = 0.0  # monotonic
-    waits_for: str = ""  # why it is not moving, in words (G7); empty while it moves
-    waits_until: float = 0.0  # monotonic; 0 when unknown
+    attempt_at: float = 0.0  # monotonic start of the latest attempt
+    waits_for: str = ""  # why its group is on hold, in words; empty otherwise
 
     @property
     def key(self) -> str:
@@ -148,6 +151,9 @@ class ErrorKind(StrEnum):
     NETWORK_ERROR = "NETWORK_ERROR"
 
 
+_PATIENCE: Final = (ErrorKind.NOT_ACKED, ErrorKind.RATE_LIMITED)
+
+
 class Severity(StrEnum):
     WARN = "WARN"
     ERROR = "ERROR"
@@ -168,8 +174,10 @@ class Outcome:
     detail: str = ""  # one line for logs and dead letters; never holds a token
     excerpt: str = ""  # beginning of the response body
 
-
-SUCCESS: Final = Outcome(Result.SUCCESS, status=200)
+    @property
+    def counts(self) -> bool:
+        """A failure of the message or its endpoint, not an endpoint asking for patience."""
+        return self.result is not Result.SUCCESS and self.error not in _PATIENCE
 
 
 @dataclass(slots=True, frozen=True)

@@ -20,7 +20,9 @@ class Capabilities:
     extends: bool  # can extend a lease
     max_batch: int  # most messages one receive returns
     visibility_s: float  # how long a received message stays hidden
+    long_poll_s: float = 20.0  # how long one receive may wait; also how long a stop may have to wait for it
     partial_pause_s: float = 0.0  # pause after a partly filled batch, where polls cost money
+    settle_linger_s: float = 0.0  # how long to collect acks for a batch, where settle calls cost money
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,6 +63,17 @@ class Queue(Protocol):
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
         """Keep messages hidden for `seconds` from now and set their `lease_until`."""
+
+
+class Source(Protocol):
+    """Where a delivery came from, as the core sees it: it can be ended there, and it can tell what that means."""
+
+    name: str
+    capabilities: Capabilities
+
+    def ack(self, delivery: Delivery) -> None: ...
+
+    def nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False) -> None: ...
 
 
 class Publisher(Protocol):

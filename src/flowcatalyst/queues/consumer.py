@@ -1,0 +1,161 @@
+"""Consumer: the one poll loop for all queues."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from flowcatalyst.clock import Clock
+from flowcatalyst.errors import FlowCatalystError, InvalidMessageError, QueueUnavailableError
+from flowcatalyst.message import Delivery, Outcome, Severity, parse_pointer
+from flowcatalyst.operations.warnings import WarningCode, WarningSink
+from flowcatalyst.queues.contract import Queue
+from flowcatalyst.queues.settle import Settler
+from flowcatalyst.routing.policy import DEFAULT_DELAY_S
+from flowcatalyst.routing.pool import Pool
+from flowcatalyst.routing.router import Router
+
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 30.0
+# A queue may feed several pools. While those it fed last are full, look this often whether it has something for others.
+FULL_POOL_PATIENCE_S: Final = 1.0
+
+log = structlog.get_logger("flowcatalyst.consumer")
+
+
+class DeadLetterSink(Protocol):
+    async def record(self, delivery: Delivery, reason: str, outcome: Outcome | None) -> None: ...
+
+
+class Consumer:
+    """Polls one queue and routes what comes, no faster than the pools take it."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        settler: Settler,
+        router: Router,
+        dead_letters: DeadLetterSink,
+        warnings: WarningSink,
+        clock: Clock,
+    ) -> None:
+        self.last_poll_at: float | None = None  # monotonic; of successful polls only
+        self._queue = queue
+        self._settler = settler
+        self._router = router
+        self._dead_letters = dead_letters
+        self._warnings = warnings
+        self._clock = clock
+        self._fed: set[str] = set()  # codes of the pools that took the last batch
+        self._kept: deque[Delivery] = deque()  # found no room and may not go back to the queue
+        self._stop_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._pause_s = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Consumer {self._queue.name} kept={len(self._kept)} stopping={self._stop_asked.done()}>"
+
+    def stop(self) -> None:
+        """Ask nothing more of the queue. A poll under way ends by itself and what it brings is given back."""
+        if not self._stop_asked.done():
+            self._stop_asked.set_result(None)
+
+    async def run(self) -> None:
+        """Poll until stopped."""
+        while not self._stop_asked.done():
+            if self._kept:
+                await self._route_kept()
+                continue
+            limit = await self._wait_for_room()
+            if not self._stop_asked.done():
+                await self._poll_once(limit)
+        while self._kept:
+            self._settler.nack(self._kept.popleft(), 0.0)
+
+    async def _poll_once(self, limit: int) -> None:
+        batch = await self._poll(limit)
+        if self._stop_asked.done():
+            self._kept.extend(batch)
+            return
+        await self._accept(batch)
+        if 0 < len(batch) < limit:
+            await self._pause(self._queue.capabilities.partial_pause_s)
+
+    async def _route_kept(self) -> None:
+        """Route messages that found no room, one by one so that their order stays; wait where there is still none."""
+        first = self._kept[0]
+        if not self._router.route([first]):
+            self._kept.popleft()
+            return
+        await self._first_of([self._router.pool_of(first).room_future()], None)
+
+    async def _wait_for_room(self) -> int:
+        """How much to ask for: what the pools this queue feeds have room for."""
+        pools = self._router.pools
+        fed = [pools[code] for code in self._fed if code in pools]
+        if fed and not any(pool.room for pool in fed):
+            await self._first_of([pool.room_future() for pool in fed], FULL_POOL_PATIENCE_S)
+        everyone = list(pools.values())
+        if everyone and not any(pool.room for pool in everyone):
+            await self._first_of([pool.room_future() for pool in everyone], None)
+        return min(self._queue.capabilities.max_batch, _smallest_room(fed) or _smallest_room(everyone) or 1)
+
+    async def _poll(self, limit: int) -> list[Delivery]:
+        try:
+            batch = await self._queue.receive(limit, self._queue.capabilities.long_poll_s)
+        except QueueUnavailableError as error:
+            text = f"queue {self._queue.name} cannot be read: {error}"
+            self._warnings.add(WarningCode.QUEUE_UNAVAILABLE, Severity.ERROR, text, "consumer")
+            log.warning("poll_failed", action="poll_failed", queue=self._queue.name, error=str(error))
+            self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+            await self._pause(self._pause_s)
+            return []
+        self._pause_s = 0.0
+        self.last_poll_at = self._clock.monotonic()
+        return batch
+
+    async def _accept(self, batch: Sequence[Delivery]) -> None:
+        """Route what can be read, bury what cannot."""
+        readable: list[Delivery] = []
+        for delivery in batch:
+            delivery.source = self._settler
+            if self._settler.finish_remembered(delivery):
+                continue
+            try:
+                delivery.pointer = parse_pointer(delivery.body)
+            except InvalidMessageError as error:
+                await self._bury(delivery, str(error))
+            else:
+                readable.append(delivery)
+        if readable:
+            self._kept.extend(self._router.route(readable))
+            self._fed = {self._router.pool_of(delivery).code for delivery in readable}
+
+    async def _bury(self, delivery: Delivery, reason: str) -> None:
+        """Record a dead letter, then ack. A message that cannot be recorded stays in its queue."""
+        try:
+            await self._dead_letters.record(delivery, reason, None)
+        except FlowCatalystError as error:
+            text = f"dead letter not recorded: {error}"
+            self._warnings.add(WarningCode.PROCESSING, Severity.CRITICAL, text, "consumer")
+            self._settler.nack(delivery, DEFAULT_DELAY_S)
+        else:
+            log.warning("message_unreadable", action="message_unreadable", queue=self._queue.name, reason=reason)
+            self._settler.ack(delivery)
+
+    async def _pause(self, seconds: float) -> None:
+        """Pause, or less if asked to stop."""
+        if seconds > 0:
+            await self._first_of([], seconds)
+
+    async def _first_of(self, futures: list[asyncio.Future[None]], seconds: float | None) -> None:
+        """Until one of the futures is done, the time is over, or somebody asked to stop."""
+        await asyncio.wait([self._stop_asked, *futures], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for future in futures:
+            future.cancel()
+
+
+def _smallest_room(pools: Sequence[Pool]) -> int:
+    """Of the pools that have room at all: a batch that fits there is refused by none of them."""
+    return min((pool.room for pool in pools if pool.room), default=0)

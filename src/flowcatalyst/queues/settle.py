@@ -1,0 +1,140 @@
+"""Settler: ends deliveries towards one queue, in batches, and never forgets an ack.
+
+A message stays in the tracker until its queue confirmed the end. So a redelivery that comes while the ack is under way
+is recognised, its newer receipt is adopted, and a repeated ack uses that one.
+"""
+
+import asyncio
+from collections import OrderedDict, defaultdict
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+import structlog
+
+from flowcatalyst.errors import QueueUnavailableError
+from flowcatalyst.message import Delivery, Settled
+from flowcatalyst.queues.contract import Queue
+from flowcatalyst.routing.tracker import InFlightTracker
+
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 5.0
+MAX_REMEMBERED_DELETES: Final = 100_000
+MAX_NACK_TRIES: Final = 3  # after that the lease runs out, which gives the message back as well
+
+log = structlog.get_logger("flowcatalyst.settle")
+
+
+class Settler:
+    """One per queue. `ack` and `nack` return at once; `run` does the work."""
+
+    def __init__(self, queue: Queue, tracker: InFlightTracker) -> None:
+        self.name = queue.name
+        self.capabilities = queue.capabilities
+        self._queue = queue
+        self._tracker = tracker
+        self._acks: list[Delivery] = []
+        self._nacks: dict[tuple[float, bool], list[Delivery]] = defaultdict(list)
+        self._nack_tries: dict[Delivery, int] = {}
+        self._remembered: OrderedDict[str, None] = OrderedDict()
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._pause_s = 0.0
+
+    def __repr__(self) -> str:
+        nacks = sum(len(batch) for batch in self._nacks.values())
+        return f"<Settler {self.name} acks={len(self._acks)} nacks={nacks} remembered={len(self._remembered)}>"
+
+    def ack(self, delivery: Delivery) -> None:
+        """Remove the message from its queue, sooner or later."""
+        self._acks.append(delivery)
+        self._start_work()
+
+    def nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False) -> None:
+        """Give the message back to its queue. With `unlock` it does not hold its group back while it waits."""
+        self._nacks[delay_s, unlock].append(delivery)
+        self._start_work()
+
+    def finish_remembered(self, delivery: Delivery) -> bool:
+        """If an earlier ack of this message was lost: ack it now with its new receipt instead of processing it."""
+        if delivery.broker_id not in self._remembered:
+            return False
+        self.ack(delivery)
+        return True
+
+    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
+        return await _ask(self._queue.extend(deliveries, seconds), len(deliveries))
+
+    async def run(self) -> None:
+        """Settle until cancelled."""
+        while True:
+            await self._work.wait()
+            await asyncio.sleep(max(self._pause_s, self.capabilities.settle_linger_s))
+            await self._flush()
+
+    async def wait_idle(self) -> None:
+        """Until everything handed in so far is settled."""
+        await self._idle.wait()
+
+    def _start_work(self) -> None:
+        self._work.set()
+        self._idle.clear()
+
+    async def _flush(self) -> None:
+        """Settle everything that is waiting now; what fails waits for the next round."""
+        self._work.clear()
+        acks, self._acks = self._acks, []
+        nacks, self._nacks = self._nacks, defaultdict(list)
+        all_done = await self._flush_acks(acks) if acks else True
+        for (delay_s, unlock), batch in nacks.items():
+            all_done &= await self._flush_nacks(batch, delay_s, unlock)
+        if all_done:
+            self._pause_s = 0.0
+        else:
+            self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+            self._work.set()
+        if not self._acks and not self._nacks:
+            self._idle.set()
+
+    async def _flush_acks(self, batch: list[Delivery]) -> bool:
+        results = await _ask(self._queue.ack(batch), len(batch))
+        for delivery, result in zip(batch, results, strict=True):
+            if result is Settled.FAILED:
+                self._acks.append(delivery)
+                continue
+            if result is Settled.GONE:
+                self._remember(delivery.broker_id)
+            else:
+                self._remembered.pop(delivery.broker_id, None)
+            self._tracker.remove(delivery)
+        return Settled.FAILED not in results
+
+    async def _flush_nacks(self, batch: list[Delivery], delay_s: float, unlock: bool) -> bool:
+        results = await _ask(self._queue.nack(batch, delay_s, unlock=unlock), len(batch))
+        for delivery, result in zip(batch, results, strict=True):
+            if result is Settled.FAILED and self._may_repeat_nack(delivery):
+                self._nacks[delay_s, unlock].append(delivery)
+                continue
+            self._nack_tries.pop(delivery, None)
+            self._tracker.remove(delivery)
+        return Settled.FAILED not in results
+
+    def _may_repeat_nack(self, delivery: Delivery) -> bool:
+        tries = self._nack_tries.get(delivery, 0) + 1
+        self._nack_tries[delivery] = tries
+        return tries < MAX_NACK_TRIES
+
+    def _remember(self, broker_id: str) -> None:
+        log.info("delete_remembered", action="delete_remembered", queue=self.name, broker_id=broker_id)
+        self._remembered[broker_id] = None
+        if len(self._remembered) > MAX_REMEMBERED_DELETES:
+            self._remembered.popitem(last=False)
+
+
+async def _ask(call: Awaitable[list[Settled]], count: int) -> list[Settled]:
+    """The queue's answer; a queue that cannot be reached settled nothing."""
+    try:
+        return await call
+    except QueueUnavailableError as error:
+        log.warning("settle_failed", action="settle_failed", error=str(error), messages=count)
+        return [Settled.FAILED] * count

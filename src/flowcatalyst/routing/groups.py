@@ -1,0 +1,232 @@
+"""GroupScheduler: which message may start next. Pure: no await, no clock, no I/O.
+
+Neither a scan over groups nor a worker per group: a queue of *ready* groups. A group is ready when it has messages,
+none of them in flight, and no hold. Groups share their pool round-robin, every operation costs the same with 100
+groups as with 100,000 (holds cost the logarithm of the number of holds), and an empty group is forgotten.
+
+An IMMEDIATE message is a group of one that shares its name with nobody.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from enum import StrEnum
+from heapq import heappop, heappush
+from itertools import chain
+
+from flowcatalyst.message import Delivery
+
+# Of this many turns in a row the high tier gets all but one while both tiers wait: priority without starvation.
+TURNS_PER_CYCLE = 8
+
+
+class FailureScope(StrEnum):
+    """Who goes back to the queue together with a failed message of an ordered group."""
+
+    GROUP = "group"  # every later message of the group
+    BATCH = "batch"  # only the later ones of the same batch
+
+
+class _Group:
+    """The messages of one group, in order. `head` is one that was tried already and comes before all others."""
+
+    __slots__ = ("busy", "head", "held_until", "high", "name", "regular", "waiting")
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self.high: deque[Delivery] = deque()
+        self.regular: deque[Delivery] = deque()
+        self.head: Delivery | None = None
+        self.busy: Delivery | None = None
+        self.held_until: float | None = None
+        self.waiting = False  # stands in a ready queue
+
+    def __bool__(self) -> bool:
+        return self.head is not None or bool(self.high) or bool(self.regular)
+
+    def __iter__(self) -> Iterator[Delivery]:
+        if self.head is not None:
+            yield self.head
+        yield from chain(self.high, self.regular)
+
+    def pop(self) -> Delivery:
+        if self.head is not None:
+            delivery, self.head = self.head, None
+            return delivery
+        return self.high.popleft() if self.high else self.regular.popleft()
+
+    def __repr__(self) -> str:
+        parts = [message.pointer.id for message in self]
+        if self.busy is not None:
+            parts.insert(0, f"*{self.busy.pointer.id}")
+        hold = "" if self.held_until is None else f"@{self.held_until:g}"
+        return f"{self.name or '-'}{hold}[{' '.join(parts)}]"
+
+
+class GroupScheduler:
+    """Decides the order of starts. The caller tells it what became of each message it took."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self.buffered = 0  # waiting, held for a retry, or behind one that is
+        self._groups: dict[str, _Group] = {}
+        self._busy: dict[Delivery, _Group] = {}
+        self._alone: dict[_Group, None] = {}  # IMMEDIATE messages, for repr and clear; insertion-ordered
+        self._ready_high: deque[_Group] = deque()
+        self._ready: deque[_Group] = deque()
+        self._holds: list[tuple[float, int, _Group]] = []
+        self._hold_count = 0  # breaks ties in the heap: equal times end in the order they began
+        self._turn = 0
+
+    def __len__(self) -> int:
+        """Messages in the scheduler's care, in flight or not."""
+        return self.in_flight + self.buffered
+
+    def __repr__(self) -> str:
+        groups = " ".join(repr(group) for group in chain(self._groups.values(), self._alone))
+        return f"<GroupScheduler in_flight={self.in_flight} buffered={self.buffered} {groups or 'empty'}>"
+
+    @property
+    def group_count(self) -> int:
+        return len(self._groups) + len(self._alone)
+
+    @property
+    def held_count(self) -> int:
+        return len(self._holds)
+
+    @property
+    def has_ready(self) -> bool:
+        return bool(self._ready or self._ready_high)
+
+    @property
+    def ready_count(self) -> int:
+        return len(self._ready) + len(self._ready_high)
+
+    def submit(self, delivery: Delivery) -> None:
+        """Append a message to its group."""
+        group = self._group_for(delivery)
+        (group.high if delivery.pointer.high_priority else group.regular).append(delivery)
+        self.buffered += 1
+        self._make_ready(group)
+
+    def take(self) -> Delivery | None:
+        """The next message to start, or None. Its group starts nothing else until the caller reports back."""
+        group = self._next_ready()
+        if group is None:
+            return None
+        group.waiting = False
+        delivery = group.pop()
+        group.busy = delivery
+        self._busy[delivery] = group
+        self.buffered -= 1
+        self.in_flight += 1
+        return delivery
+
+    def finish(self, delivery: Delivery) -> None:
+        """The message left the router; the next one of its group may start."""
+        group = self._release(delivery)
+        self._make_ready(group)
+
+    def hold(self, delivery: Delivery, until: float) -> None:
+        """Put the message back at the head of its group and start nothing of the group before `until`."""
+        group = self._release(delivery)
+        group.head = delivery
+        group.held_until = until
+        self.buffered += 1
+        self._hold_count += 1
+        heappush(self._holds, (until, self._hold_count, group))
+
+    def put_back(self, delivery: Delivery) -> None:
+        """The attempt never began: the message is at the head of its group again, at once."""
+        group = self._release(delivery)
+        group.head = delivery
+        self.buffered += 1
+        self._make_ready(group)
+
+    def fail(self, delivery: Delivery, scope: FailureScope) -> list[Delivery]:
+        """The message goes back to its queue. Returns the later ones of its group that must go back with it."""
+        group = self._release(delivery)
+        if scope is FailureScope.GROUP:
+            followers = list(group)
+            group.high.clear()
+            group.regular.clear()
+        else:
+            followers = [message for message in group if message.batch == delivery.batch]
+            group.high = deque(message for message in group.high if message.batch != delivery.batch)
+            group.regular = deque(message for message in group.regular if message.batch != delivery.batch)
+        self.buffered -= len(followers)
+        self._make_ready(group)
+        return followers
+
+    def end_holds(self, now: float) -> None:
+        """Make ready every group whose hold is over."""
+        holds = self._holds
+        while holds and holds[0][0] <= now:
+            group = heappop(holds)[2]
+            group.held_until = None
+            self._make_ready(group)
+
+    def next_hold_end(self) -> float | None:
+        return self._holds[0][0] if self._holds else None
+
+    def clear(self) -> list[Delivery]:
+        """Forget everything that is not in flight and return it, in order within each group."""
+        left = [message for group in chain(self._groups.values(), self._alone) for message in group]
+        self._holds.clear()
+        self._ready.clear()
+        self._ready_high.clear()
+        self._groups = {name: group for name, group in self._groups.items() if group.busy is not None}
+        self._alone = {group: None for group in self._alone if group.busy is not None}
+        for group in chain(self._groups.values(), self._alone):
+            group.high.clear()
+            group.regular.clear()
+        self.buffered = 0
+        return left
+
+    def is_in_flight(self, delivery: Delivery) -> bool:
+        return delivery in self._busy
+
+    def place_of(self, delivery: Delivery) -> tuple[Delivery, float | None]:
+        """The message that stands or runs first in the group of `delivery`, and until when the group is held."""
+        group = self._groups.get(delivery.group or "") if delivery.ordered else None
+        if group is None:
+            group = next((alone for alone in self._alone if alone.busy is delivery or delivery in alone), None)
+        if group is None:
+            return delivery, None
+        return group.busy or next(iter(group)), group.held_until
+
+    def _group_for(self, delivery: Delivery) -> _Group:
+        name = delivery.group
+        if not delivery.ordered or name is None:
+            group = _Group(None)
+            self._alone[group] = None
+            return group
+        found = self._groups.get(name)
+        if found is None:
+            found = self._groups[name] = _Group(name)
+        return found
+
+    def _make_ready(self, group: _Group) -> None:
+        """Queue the group if it may start, forget it if it is empty."""
+        if group.waiting or group.busy is not None or group.held_until is not None:
+            return
+        if group:
+            group.waiting = True
+            (self._ready_high if group.high else self._ready).append(group)
+        elif group.name is None:
+            self._alone.pop(group, None)
+        else:
+            self._groups.pop(group.name, None)
+
+    def _next_ready(self) -> _Group | None:
+        if not self._ready_high:
+            return self._ready.popleft() if self._ready else None
+        self._turn = (self._turn + 1) % TURNS_PER_CYCLE
+        if self._turn == 0 and self._ready:
+            return self._ready.popleft()
+        return self._ready_high.popleft()
+
+    def _release(self, delivery: Delivery) -> _Group:
+        group = self._busy.pop(delivery)
+        group.busy = None
+        self.in_flight -= 1
+        return group

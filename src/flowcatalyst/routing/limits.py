@@ -1,0 +1,30 @@
+"""The numbers of a pool. Pure."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from flowcatalyst.routing.groups import FailureScope
+
+CAPACITY_PER_SLOT: Final = 20
+MIN_CAPACITY: Final = 50
+
+
+@dataclass(slots=True, frozen=True)
+class PoolLimits:
+    """All of these can change while the pool runs."""
+
+    concurrency: int
+    rate_per_minute: int | None = None
+    failure_scope: FailureScope = FailureScope.GROUP
+    max_delivery_attempts: int | None = None  # None: 20 where the queue cannot redeliver in order, else unlimited
+    capacity: int | None = None  # None: 20 per slot, at least 50
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "rate_per_minute", "max_delivery_attempts", "capacity"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+
+    @property
+    def effective_capacity(self) -> int:
+        return self.capacity or max(self.concurrency * CAPACITY_PER_SLOT, MIN_CAPACITY)

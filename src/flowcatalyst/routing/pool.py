@@ -1,0 +1,366 @@
+"""Pool: slots, permits and attempts round a GroupScheduler.
+
+A pool has no standing workers. A slot is a task that lives as long as there is something to start; while the pool is
+busy it goes from message to message, when nothing may start it ends. Holds, rate waits and open breakers occupy no
+slot: one timer per pool ends the earliest of them.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flowcatalyst.clock import Clock
+from flowcatalyst.errors import FlowCatalystError
+from flowcatalyst.message import Ack, Delivery, MessagePointer, Nack, Outcome, Reject, Retry, Severity, Verdict
+from flowcatalyst.observe.stats import PoolStats
+from flowcatalyst.operations.warnings import WarningCode, WarningSink
+from flowcatalyst.routing import policy
+from flowcatalyst.routing.breaker import Breaker, Breakers
+from flowcatalyst.routing.groups import GroupScheduler
+from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.rate import SlidingWindow
+
+
+class Attempts(Protocol):
+    """Delivers messages; never raises for what an endpoint does."""
+
+    async def attempt(self, pointer: MessagePointer) -> Outcome: ...
+
+
+class DeadLetterSink(Protocol):
+    async def record(self, delivery: Delivery, reason: str, outcome: Outcome | None) -> None:
+        """Keep a message that will never be delivered. It is durable when this returns."""
+
+
+class AttemptLog(Protocol):
+    def attempt(self, pool: str, delivery: Delivery, outcome: Outcome, verdict: Verdict, duration_s: float) -> None: ...
+
+
+@dataclass(slots=True, frozen=True)
+class PoolTools:
+    """What all pools of a router share."""
+
+    mediator: Attempts
+    breakers: Breakers
+    endpoint_of: Callable[[str], str]  # target URL -> breaker key
+    dead_letters: DeadLetterSink
+    warnings: WarningSink
+    log: AttemptLog
+    clock: Clock
+    spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+
+
+@dataclass(slots=True, frozen=True)
+class Wait:
+    """Why a message is not moving: for what, behind whom, until when (monotonic; None: not known)."""
+
+    what: str
+    behind: str | None = None
+    until: float | None = None
+
+
+class Pool:
+    """A bound on concurrency and rate, and the groups that share it."""
+
+    def __init__(self, code: str, limits: PoolLimits, tools: PoolTools) -> None:
+        self.code = code
+        self.limits = limits
+        self.stats = PoolStats()
+        self.draining = False
+        self._tools = tools
+        self._scheduler = GroupScheduler()
+        self._rate = SlidingWindow(limits.rate_per_minute)
+        self._slots: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
+        self._pump_is_due = False
+        self._rate_waited_until = 0.0
+        self._room_waiters: list[asyncio.Future[None]] = []
+        self._drained = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.code} slots={len(self._slots)}/{self.limits.concurrency} {self._scheduler!r}>"
+
+    # What others may know
+
+    @property
+    def in_flight(self) -> int:
+        return self._scheduler.in_flight
+
+    @property
+    def buffered(self) -> int:
+        return self._scheduler.buffered
+
+    @property
+    def group_count(self) -> int:
+        return self._scheduler.group_count
+
+    @property
+    def held_count(self) -> int:
+        return self._scheduler.held_count
+
+    @property
+    def room(self) -> int:
+        """How many more messages the pool accepts. One in flight keeps its place, since it may have to wait again."""
+        return 0 if self.draining else max(0, self.limits.effective_capacity - len(self._scheduler))
+
+    def explain(self, delivery: Delivery) -> Wait:
+        """What a message of this pool waits for (G7)."""
+        first, held_until = self._scheduler.place_of(delivery)
+        if first is not delivery:
+            return Wait(f"its turn in group {delivery.group}", behind=first.pointer.id, until=held_until)
+        if held_until is not None:
+            return Wait(delivery.waits_for, until=held_until)
+        if self._scheduler.is_in_flight(delivery):
+            return Wait(f"the answer to attempt {delivery.tries}")
+        now = self._tools.clock.monotonic()
+        permit_at = self._rate.next_permit_at(now)
+        if permit_at > now:
+            return Wait(f"a permit: {self.limits.rate_per_minute} attempts per minute are used up", until=permit_at)
+        return Wait(f"a free slot: {self.in_flight} of {self.limits.concurrency} are busy")
+
+    # Messages in
+
+    def submit(self, delivery: Delivery) -> bool:
+        """Accept a message, or refuse it because the pool is full or draining."""
+        if self.room < 1:
+            return False
+        delivery.arrived_at = self._tools.clock.monotonic()
+        self._scheduler.submit(delivery)
+        self._pump_soon()
+        return True
+
+    def room_future(self) -> asyncio.Future[None]:
+        """Done as soon as the pool has room; at once if it has some."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if self.room:
+            future.set_result(None)
+        else:
+            self._room_waiters = [waiter for waiter in self._room_waiters if not waiter.done()]
+            self._room_waiters.append(future)
+        return future
+
+    # Changes while running
+
+    def change(self, limits: PoolLimits) -> None:
+        """Apply new limits at once. Attempts in flight are never cut short: a smaller pool shrinks as they end."""
+        self.limits = limits
+        self._rate.change(limits.rate_per_minute)
+        self._pump_soon()
+        self._tell_room()
+
+    def drain(self) -> None:
+        """Accept nothing more, give back what has not started, let attempts in flight end."""
+        self.draining = True
+        for delivery in self._scheduler.clear():
+            delivery.source.nack(delivery, 0.0)
+            self.stats.given_back += 1
+        self._disarm()
+        self._tell_room()
+        self._check_drained()
+
+    async def wait_drained(self) -> None:
+        await self._drained.wait()
+
+    def cancel(self) -> None:
+        """Stop attempts in flight. Their messages stay with the tracker, to be given back by the caller."""
+        for slot in list(self._slots):
+            slot.cancel()
+
+    # Slots
+
+    def _pump_soon(self) -> None:
+        if not self._pump_is_due:
+            self._pump_is_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Fill free slots, as many as there are groups and permits for."""
+        self._pump_is_due = False
+        now = self._tools.clock.monotonic()
+        self._scheduler.end_holds(now)
+        wanted = min(self.limits.concurrency - len(self._slots), self._scheduler.ready_count)
+        permits = self._rate.available(now)
+        for _ in range(wanted if permits is None else min(wanted, permits)):
+            slot = self._tools.spawn(self._run_slot())
+            self._slots.add(slot)
+            slot.add_done_callback(self._slot_ended)
+        self._arm()
+
+    async def _run_slot(self) -> None:
+        while len(self._slots) <= self.limits.concurrency:
+            delivery = self._next()
+            if delivery is None:
+                return
+            await self._process(delivery)
+
+    def _slot_ended(self, slot: "asyncio.Task[None]") -> None:
+        self._slots.discard(slot)
+        if self._scheduler.has_ready:
+            self._pump_soon()
+
+    def _next(self) -> Delivery | None:
+        """The next message that may start now, with its permit taken; otherwise None and the timer is set."""
+        now = self._tools.clock.monotonic()
+        self._scheduler.end_holds(now)
+        while self._scheduler.has_ready and self._rate.next_permit_at(now) <= now:
+            delivery = self._scheduler.take()
+            assert delivery is not None
+            breaker = self._tools.breakers.get(self._tools.endpoint_of(delivery.pointer.mediation_target))
+            probe_at = breaker.admit(now)
+            if probe_at is None:
+                self._rate.take(now)
+                delivery.tries += 1
+                delivery.attempt_at = now
+                return delivery
+            self._wait_for_breaker(delivery, probe_at - now)
+        self._arm()
+        return None
+
+    async def _process(self, delivery: Delivery) -> None:
+        """One attempt and what follows from it."""
+        concluded = False
+        outcome: Outcome | None = None
+        try:
+            outcome = await self._attempt(delivery)
+            verdict = self._judge(delivery, outcome)
+            if isinstance(verdict, Reject):
+                verdict = await self._bury(delivery, verdict, outcome)
+            self._conclude(delivery, verdict)
+            concluded = True
+        finally:
+            if not concluded:  # cancelled: whether the endpoint got it is unknown, so it is still ours to give back
+                self._scheduler.put_back(delivery)
+                if outcome is None:
+                    self._breaker_of(delivery).withdraw()
+
+    async def _attempt(self, delivery: Delivery) -> Outcome:
+        try:
+            return await self._tools.mediator.attempt(delivery.pointer)
+        except Exception as error:  # a bug of ours must not cost a slot or a message
+            self._tools.warnings.add(
+                WarningCode.PROCESSING, Severity.WARN, f"attempt failed unexpectedly: {error!r}", f"pool {self.code}"
+            )
+            return policy.interpret_failure(error)
+
+    def _judge(self, delivery: Delivery, outcome: Outcome) -> Verdict:
+        """Count the attempt, report it, and say what it means for the message."""
+        tools = self._tools
+        now = tools.clock.monotonic()
+        duration_s = now - delivery.attempt_at
+        delivery.failures += outcome.counts
+        self._breaker_of(delivery).record(outcome.trips_breaker, now)
+        self.stats.attempt(outcome.result, duration_s)
+        verdict = policy.decide(outcome, delivery, delivery.source.capabilities, self.limits.max_delivery_attempts)
+        if outcome.warning is not None:
+            target = delivery.pointer.mediation_target
+            tools.warnings.add(
+                WarningCode.CONFIGURATION, outcome.warning, f"{outcome.detail} from {target}", "mediator"
+            )
+        tools.log.attempt(self.code, delivery, outcome, verdict, duration_s)
+        return verdict
+
+    async def _bury(self, delivery: Delivery, verdict: Reject, outcome: Outcome) -> Verdict:
+        """Record the dead letter before its message may be acked. If that fails the message stays in its queue."""
+        try:
+            await self._tools.dead_letters.record(delivery, verdict.reason, outcome)
+        except FlowCatalystError as error:
+            self._tools.warnings.add(
+                WarningCode.PROCESSING, Severity.CRITICAL, f"dead letter not recorded: {error}", f"pool {self.code}"
+            )
+            return policy.wait_before_next_attempt(policy.DEFAULT_DELAY_S, delivery, delivery.source.capabilities)
+        self.stats.dead_lettered += 1
+        return verdict
+
+    def _conclude(self, delivery: Delivery, verdict: Verdict) -> None:
+        """Apply a verdict: towards the group and towards the queue, in one step that cannot suspend."""
+        match verdict:
+            case Ack() | Reject():
+                self.stats.delivered += isinstance(verdict, Ack)
+                self._scheduler.finish(delivery)
+                delivery.source.ack(delivery)
+            case Retry(after_s) if not self.draining:
+                self.stats.retried += 1
+                self._hold(delivery, after_s, f"retry after {delivery.failures} failed attempts")
+            case Retry(after_s):  # draining: the retry is left to the queue, and nobody passes it meanwhile
+                self._give_back(delivery, after_s, cascades=delivery.ordered)
+            case Nack(delay_s):
+                self._give_back(delivery, delay_s, cascades=delivery.blocks_group)
+        self._tell_room()
+        self._check_drained()
+
+    def _wait_for_breaker(self, delivery: Delivery, wait_s: float) -> None:
+        verdict = policy.wait_for_breaker(wait_s, delivery, delivery.source.capabilities)
+        if isinstance(verdict, Nack) or self.draining:
+            # It did not fail, so it may not fall behind its group even where a failure would let the others pass.
+            self._give_back(delivery, wait_s, cascades=delivery.ordered)
+            self._tell_room()
+        else:
+            self._hold(delivery, wait_s, "circuit breaker of its endpoint is open")
+
+    def _hold(self, delivery: Delivery, seconds: float, reason: str) -> None:
+        delivery.held_s += seconds
+        delivery.waits_for = reason
+        self._scheduler.hold(delivery, self._tools.clock.monotonic() + seconds)
+        self._arm()
+
+    def _give_back(self, delivery: Delivery, delay_s: float, *, cascades: bool) -> None:
+        if cascades:
+            for follower in self._scheduler.fail(delivery, self.limits.failure_scope):
+                follower.source.nack(follower, policy.FAST_FAIL_DELAY_S)
+                self.stats.given_back += 1
+        else:
+            self._scheduler.finish(delivery)
+        delivery.source.nack(delivery, delay_s, unlock=not cascades)
+        self.stats.given_back += 1
+
+    # Timer
+
+    def _arm(self) -> None:
+        """Set the timer to the earliest moment at which something may start that may not start now."""
+        wake_at = self._scheduler.next_hold_end()
+        if self._scheduler.has_ready:
+            now = self._tools.clock.monotonic()
+            permit_at = self._rate.next_permit_at(now)
+            if permit_at > now:
+                self._count_rate_wait(permit_at)
+                wake_at = permit_at if wake_at is None else min(wake_at, permit_at)
+        if self._timer is not None:
+            if wake_at is not None and self._timer_at <= wake_at:
+                return  # it will look again in time
+            self._disarm()
+        if wake_at is not None and not self.draining:
+            self._timer_at = wake_at
+            delay_s = max(0.0, wake_at - self._tools.clock.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._timer_rang)
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _timer_rang(self) -> None:
+        self._timer = None
+        self._pump()
+
+    def _count_rate_wait(self, permit_at: float) -> None:
+        if permit_at > self._rate_waited_until:  # once per wait, not once per look
+            self._rate_waited_until = permit_at
+            self.stats.rate_limit_waits += 1
+
+    # Those who wait for the pool
+
+    def _tell_room(self) -> None:
+        if self._room_waiters and self.room:
+            for future in self._room_waiters:
+                if not future.done():
+                    future.set_result(None)
+            self._room_waiters.clear()
+
+    def _check_drained(self) -> None:
+        if self.draining and not len(self._scheduler):
+            self._drained.set()
+
+    def _breaker_of(self, delivery: Delivery) -> Breaker:
+        return self._tools.breakers.get(self._tools.endpoint_of(delivery.pointer.mediation_target))

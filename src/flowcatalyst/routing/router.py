@@ -1,0 +1,118 @@
+"""Router: a batch of deliveries -> pools, in the three phases of 002. Nothing here suspends."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from flowcatalyst.message import DEFAULT_GROUP, DEFAULT_POOL, Delivery, Severity
+from flowcatalyst.operations.warnings import WarningCode, WarningSink
+from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.policy import DEFAULT_DELAY_S
+from flowcatalyst.routing.pool import Pool
+from flowcatalyst.routing.tracker import Duplicate, InFlightTracker
+
+DEFAULT_POOL_LIMITS: Final = PoolLimits(concurrency=20)
+
+
+class Router:
+    """Owns the pools and the tracker's way in."""
+
+    def __init__(
+        self, tracker: InFlightTracker, warnings: WarningSink, make_pool: Callable[[str, PoolLimits], Pool]
+    ) -> None:
+        self.pools: dict[str, Pool] = {}
+        self.tracker = tracker
+        self._warnings = warnings
+        self._make_pool = make_pool
+        self._batches = 0
+
+    def add_pool(self, code: str, limits: PoolLimits) -> Pool:
+        pool = self.pools[code] = self._make_pool(code, limits)
+        return pool
+
+    def route(self, batch: Sequence[Delivery]) -> list[Delivery]:
+        """Hand each message to its pool, or settle it.
+
+        Returns those that found no room and may not go back to their queue, because it would show them again behind
+        their followers: the caller keeps them and routes them again before anything else.
+        """
+        self._batches += 1
+        kept: list[Delivery] = []
+        for pool, messages in self._by_pool(self._without_duplicates(batch)).items():
+            if pool.room < len(messages):
+                text = f"pool {pool.code} has no room for {len(messages)} messages"
+                self._warnings.add(WarningCode.QUEUE_FULL, Severity.WARN, text, "router")
+                kept += self._refuse(messages)
+            else:
+                kept += self._submit(pool, messages)
+        return kept
+
+    def _without_duplicates(self, batch: Iterable[Delivery]) -> Iterable[Delivery]:
+        """Phase 1. A redelivery only refreshes the receipt of the message we own; a requeued copy is removed."""
+        first_of: dict[str, Delivery] = {}
+        for delivery in batch:
+            found = self.tracker.find_duplicate(delivery) or _find_in_batch(first_of, delivery)
+            if found is None:
+                first_of[delivery.pointer.id] = delivery
+                yield delivery
+            elif found[0] is Duplicate.REQUEUED:
+                delivery.source.ack(delivery)
+            else:
+                _adopt_receipt(found[1], delivery)
+
+    def _by_pool(self, deliveries: Iterable[Delivery]) -> dict[Pool, list[Delivery]]:
+        by_pool: dict[Pool, list[Delivery]] = {}
+        for delivery in deliveries:
+            delivery.batch = self._batches
+            group = delivery.group or delivery.pointer.message_group_id
+            delivery.group = group if group and not group.isspace() else DEFAULT_GROUP
+            by_pool.setdefault(self._pool_for(delivery), []).append(delivery)
+        return by_pool
+
+    def pool_of(self, delivery: Delivery) -> Pool:
+        """The pool a message goes to: the one it names, else the default pool, made on demand."""
+        pool = self.pools.get(delivery.pointer.pool_code)
+        if pool is not None and not pool.draining:
+            return pool
+        return self.pools.get(DEFAULT_POOL) or self.add_pool(DEFAULT_POOL, DEFAULT_POOL_LIMITS)
+
+    def _pool_for(self, delivery: Delivery) -> Pool:
+        pool, wanted = self.pool_of(delivery), delivery.pointer.pool_code
+        if pool.code != wanted:
+            text = f"no pool {wanted!r}: routed to {pool.code}"
+            self._warnings.add(WarningCode.ROUTING, Severity.WARN, text, "router")
+        return pool
+
+    def _submit(self, pool: Pool, messages: Iterable[Delivery]) -> list[Delivery]:
+        """Phase 3. After a refused message the rest of its group is refused too, or it would be overtaken."""
+        refused: list[Delivery] = []
+        blocked: set[str | None] = set()
+        for delivery in messages:
+            if delivery.group in blocked or not self.tracker.track(delivery):
+                refused.append(delivery)
+            elif not pool.submit(delivery):
+                self.tracker.remove(delivery)
+                refused.append(delivery)
+                blocked.add(delivery.group)
+        return self._refuse(refused)
+
+    def _refuse(self, messages: list[Delivery]) -> list[Delivery]:
+        kept: list[Delivery] = []
+        for delivery in messages:
+            if delivery.source.capabilities.ordered_redelivery or not delivery.ordered:
+                delivery.source.nack(delivery, DEFAULT_DELAY_S)
+            else:
+                kept.append(delivery)
+        return kept
+
+
+def _find_in_batch(first_of: dict[str, Delivery], delivery: Delivery) -> tuple[Duplicate, Delivery] | None:
+    first = first_of.get(delivery.pointer.id)
+    if first is None:
+        return None
+    return (Duplicate.REDELIVERED if first.key == delivery.key else Duplicate.REQUEUED), first
+
+
+def _adopt_receipt(owned: Delivery, again: Delivery) -> None:
+    owned.receipt = again.receipt
+    owned.lease_until = again.lease_until
+    owned.receive_count = again.receive_count

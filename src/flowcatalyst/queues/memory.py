@@ -141,6 +141,8 @@ class MemoryQueue:
             return Settled.GONE
         if hide_s is None:
             del self._stored[number]
+            if not self._stored:  # an emptied dict keeps its table, a cleared one does not
+                self._stored.clear()
         else:
             stored.visible_at = self._clock.monotonic() + hide_s
         self._changed.set()

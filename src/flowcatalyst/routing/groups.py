@@ -212,10 +212,18 @@ class GroupScheduler:
         if group:
             group.waiting = True
             (self._ready_high if group.high else self._ready).append(group)
-        elif group.name is None:
+        else:
+            self._forget(group)
+
+    def _forget(self, group: _Group) -> None:
+        if group.name is None:
             self._alone.pop(group, None)
         else:
             self._groups.pop(group.name, None)
+        if not self.group_count:  # an emptied dict keeps its table, a cleared one does not
+            self._groups.clear()
+            self._alone.clear()
+            self._busy.clear()
 
     def _next_ready(self) -> _Group | None:
         if not self._ready_high:

@@ -178,6 +178,8 @@ class Pool:
     def _pump(self) -> None:
         """Fill free slots, as many as there are groups and permits for."""
         self._pump_is_due = False
+        if self.draining:
+            return
         now = self._tools.clock.monotonic()
         self._scheduler.end_holds(now)
         wanted = min(self.limits.concurrency - len(self._slots), self._scheduler.ready_count)
@@ -230,10 +232,8 @@ class Pool:
             self._conclude(delivery, verdict)
             concluded = True
         finally:
-            if not concluded:  # cancelled: whether the endpoint got it is unknown, so it is still ours to give back
-                self._scheduler.put_back(delivery)
-                if outcome is None:
-                    self._breaker_of(delivery).withdraw()
+            if not concluded:
+                self._abandon(delivery, attempted=outcome is not None)
 
     async def _attempt(self, delivery: Delivery) -> Outcome:
         try:
@@ -289,6 +289,16 @@ class Pool:
                 self._give_back(delivery, delay_s, cascades=delivery.blocks_group)
         self._tell_room()
         self._check_drained()
+
+    def _abandon(self, delivery: Delivery, *, attempted: bool) -> None:
+        """The attempt was cancelled: whether the endpoint got it is unknown, so the message stays ours to give back."""
+        if not attempted:
+            self._breaker_of(delivery).withdraw()
+        if self.draining:
+            self._scheduler.finish(delivery)  # nothing starts any more; the tracker still has it
+            self._check_drained()
+        else:
+            self._scheduler.put_back(delivery)
 
     def _wait_for_breaker(self, delivery: Delivery, wait_s: float) -> None:
         verdict = policy.wait_for_breaker(wait_s, delivery, delivery.source.capabilities)

@@ -56,6 +56,9 @@ class InFlightTracker:
             return False
         del self._by_key[key]
         del self._key_by_app_id[delivery.pointer.id]
+        if not self._by_key:  # an emptied dict keeps its table, a cleared one does not
+            self._by_key.clear()
+            self._key_by_app_id.clear()
         return True
 
     def get(self, app_id: str) -> Delivery | None:

@@ -1,0 +1,205 @@
+"""Composition root: builds everything, owns all tasks and the order of shutdown."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+import structlog
+
+from flowcatalyst.clock import Clock, IdSource, SystemClock
+from flowcatalyst.config import HttpSettings, Settings
+from flowcatalyst.delivery.contract import parse_target
+from flowcatalyst.delivery.egress import EgressGuard
+from flowcatalyst.delivery.http1_pool import Http1Client
+from flowcatalyst.delivery.http2 import Http2Client
+from flowcatalyst.delivery.mediator import Mediator
+from flowcatalyst.errors import ConfigurationError
+from flowcatalyst.message import Severity
+from flowcatalyst.observe.logs import AttemptLogger
+from flowcatalyst.operations.dead_letters import DeadLetters
+from flowcatalyst.operations.warnings import WarningCode, WarningLog
+from flowcatalyst.operations.watch import LeaseKeeper, evict_idle_breakers
+from flowcatalyst.queues.consumer import Consumer
+from flowcatalyst.queues.embedded import EmbeddedQueue
+from flowcatalyst.queues.embedded_store import EmbeddedStore
+from flowcatalyst.queues.settle import Settler
+from flowcatalyst.routing.breaker import Breakers
+from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.pool import Pool, PoolTools
+from flowcatalyst.routing.router import Router
+from flowcatalyst.routing.tracker import InFlightTracker
+from flowcatalyst.tasks import Tasks
+
+CONSUMER_STOP_S: Final = 25.0
+POOL_DRAIN_S: Final = 30.0
+SETTLE_S: Final = 10.0
+
+log = structlog.get_logger("flowcatalyst.app")
+
+
+class App:
+    """A whole router in one process: embedded queues in, HTTP out."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.ids = IdSource(self.clock)
+        self.tracker = InFlightTracker()
+        self.breakers = Breakers()
+        self.warnings = WarningLog(self.clock)
+        self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
+        self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
+        self.queues = {
+            name: EmbeddedQueue(self.store, name, visibility_s=settings.embedded.visibility_s)
+            for name in settings.embedded.queues
+        }
+        self.router = Router(self.tracker, self.warnings, self._make_pool)
+        self.settlers: dict[str, Settler] = {}
+        self.consumers: dict[str, Consumer] = {}
+        self.stopping = False
+        self._tasks = Tasks()
+        self._slots = Tasks()
+        self._consuming: list[asyncio.Task[None]] = []
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run from here to the end of the block, then shut down in order, losing nothing."""
+        await self._open()
+        try:
+            self._start()
+            yield
+        finally:
+            await self._stop()
+
+    async def _open(self) -> None:
+        folder = self.settings.data_dir
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(f"data folder {folder} cannot be made: {error.strerror}") from None
+        await self.dead_letters.open()
+        try:
+            for queue in self.queues.values():
+                await queue.open()
+        except BaseException:
+            await self.dead_letters.close()
+            raise
+
+    def _start(self) -> None:
+        self._mediator = _build_mediator(self.settings, self.clock)
+        self._pool_tools = PoolTools(
+            mediator=self._mediator,
+            breakers=self.breakers,
+            endpoint_of=lambda url: parse_target(url).endpoint,
+            dead_letters=self.dead_letters,
+            warnings=self.warnings,
+            log=AttemptLogger(),
+            clock=self.clock,
+            spawn=self._slots.spawn,
+        )
+        for pool in self.settings.pools:
+            self.router.add_pool(pool.code, pool.limits())
+        for name, queue in self.queues.items():
+            settler = self.settlers[name] = Settler(queue, self.tracker)
+            consumer = self.consumers[name] = Consumer(
+                queue, settler, self.router, self.dead_letters, self.warnings, self.clock
+            )
+            self._tasks.spawn(settler.run(), f"settle {name}")
+            self._consuming.append(self._tasks.spawn(consumer.run(), f"consume {name}"))
+        period_s = self.settings.embedded.visibility_s / 4
+        self._tasks.spawn(LeaseKeeper(self.tracker, self.clock, period_s).run(), "keep leases")
+        self._tasks.spawn(evict_idle_breakers(self.breakers, self.clock), "evict breakers")
+        log.info("router_started", action="router_started", queues=list(self.queues), pools=list(self.router.pools))
+
+    def _make_pool(self, code: str, limits: PoolLimits) -> Pool:
+        return Pool(code, limits, self._pool_tools)
+
+    # Shutdown, in the order of 002: consumers, pools, then what is left.
+
+    async def _stop(self) -> None:
+        self.stopping = True
+        started = self.clock.monotonic()
+        await self._stop_consumers()
+        await self._drain_pools()
+        await self._give_back_the_rest()
+        await self._slots.cancel()
+        await self._tasks.cancel()
+        for queue in self.queues.values():
+            await queue.close()
+        await self.dead_letters.close()
+        await self._mediator.close()
+        seconds = round(self.clock.monotonic() - started, 3)
+        log.info("router_stopped", action="router_stopped", seconds=seconds, left=len(self.tracker))
+
+    async def _stop_consumers(self) -> None:
+        for consumer in self.consumers.values():
+            consumer.stop()
+        if self._consuming:
+            await asyncio.wait(self._consuming, timeout=CONSUMER_STOP_S)
+
+    async def _drain_pools(self) -> None:
+        pools = list(self.router.pools.values())
+        for pool in pools:
+            pool.drain()
+        try:
+            async with asyncio.timeout(POOL_DRAIN_S):
+                for pool in pools:
+                    await pool.wait_drained()
+        except TimeoutError:
+            log.warning("drain_timed_out", action="drain_timed_out", pools=[repr(pool) for pool in pools])
+            for pool in pools:
+                pool.cancel()
+
+    async def _give_back_the_rest(self) -> None:
+        """Let pending acks and nacks finish, then give back what the router still owns."""
+        if not await self._settled():
+            log.warning("settle_timed_out", action="settle_timed_out", left=len(self.tracker))
+        for delivery in self.tracker:
+            delivery.source.nack(delivery, 0.0)
+        await self._settled()
+        if left := len(self.tracker):
+            text = f"{left} messages could not be given back; their leases will run out"
+            self.warnings.add(WarningCode.SHUTDOWN_CLEANUP_ERRORS, Severity.WARN, text, "app")
+
+    async def _settled(self) -> bool:
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                for settler in self.settlers.values():
+                    await settler.wait_idle()
+        except TimeoutError:
+            return False
+        return True
+
+
+def _build_mediator(settings: Settings, clock: Clock) -> Mediator:
+    http = settings.mediator.http
+    guard = EgressGuard(
+        allow_private=settings.egress.allow_private, allowed_networks=settings.egress.allowed_networks
+    )
+    http1 = Http1Client(
+        guard=guard,
+        connect_timeout_s=http.connect_timeout_ms / 1000,
+        request_timeout_s=http.timeout_ms / 1000,
+        max_connections_per_origin=http.max_connections_per_origin,
+        ssl_context=_ssl_context(http),
+        clock=clock,
+    )
+    if http.version == "HTTP_1_1":
+        return Mediator(http1, http1, clock)
+    http2 = Http2Client(
+        guard=guard,
+        connect_timeout_s=http.connect_timeout_ms / 1000,
+        request_timeout_s=http.timeout_ms / 1000,
+        ca_file=http.ca_file,
+        clock=clock,
+    )
+    return Mediator(http1, http2, clock)
+
+
+def _ssl_context(http: HttpSettings) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=http.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"mediator.http.ca_file {http.ca_file} cannot be used: {error}") from None

@@ -1,0 +1,178 @@
+"""Every setting, in one place, with its default.
+
+A setting comes from the command line, else from the environment (`FLOWCATALYST_PORT`, nested ones with two
+underscores: `FLOWCATALYST_MEDIATOR__HTTP__VERSION`), else from `flowcatalyst.toml`, else it is the default here.
+"""
+
+import tomllib
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from flowcatalyst.errors import ConfigurationError
+from flowcatalyst.message import DEFAULT_POOL
+from flowcatalyst.routing.groups import FailureScope
+from flowcatalyst.routing.limits import PoolLimits
+
+DEFAULT_FILE = Path("flowcatalyst.toml")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class PoolSettings(_Section):
+    """One processing pool."""
+
+    code: str = Field(min_length=1, description="Name that messages use as poolCode")
+    concurrency: int = Field(ge=1, le=100_000, description="Most attempts in flight at once")
+    rate_limit_per_minute: int | None = Field(
+        None, ge=1, description="Most attempts started in any 60 s; unset: no limit"
+    )
+    failure_scope: FailureScope = Field(
+        FailureScope.GROUP,
+        description="After a failure, give back every later message of the group, or only those of the same batch",
+    )
+    max_delivery_attempts: int | None = Field(
+        None,
+        ge=1,
+        description="Failed attempts after which a message becomes a dead letter; unset: 20 on queues that cannot "
+        "redeliver in order, else no limit",
+    )
+    capacity: int | None = Field(
+        None, ge=1, description="Most messages in the pool, waiting or in flight; unset: 20 per slot, at least 50"
+    )
+
+    def limits(self) -> PoolLimits:
+        return PoolLimits(
+            concurrency=self.concurrency,
+            rate_per_minute=self.rate_limit_per_minute,
+            failure_scope=self.failure_scope,
+            max_delivery_attempts=self.max_delivery_attempts,
+            capacity=self.capacity,
+        )
+
+
+class HttpSettings(_Section):
+    """How messages are delivered."""
+
+    version: Literal["HTTP_2", "HTTP_1_1"] = Field(
+        "HTTP_2", description="HTTP_2 offers HTTP/2 to https targets; http targets always get HTTP/1.1"
+    )
+    timeout_ms: int = Field(900_000, ge=1, description="Limit for a whole attempt: connect, request and response")
+    connect_timeout_ms: int = Field(30_000, ge=1, description="Limit for opening a connection")
+    max_connections_per_origin: int = Field(1024, ge=1, description="Most connections to one scheme, host and port")
+    ca_file: Path | None = Field(None, description="Certificates to trust for https targets instead of the system's")
+
+
+class MediatorSettings(_Section):
+    http: HttpSettings = Field(default_factory=HttpSettings)
+
+
+class EgressSettings(_Section):
+    """Which addresses messages may be delivered to."""
+
+    allow_private: bool = Field(True, description="Allow loopback, private and other special addresses as targets")
+    allowed_networks: list[str] = Field(
+        default_factory=list, description="Networks that are allowed although private ones are not, as 10.1.0.0/16"
+    )
+
+    @field_validator("allowed_networks")
+    @classmethod
+    def _are_networks(cls, value: list[str]) -> list[str]:
+        return [str(ip_network(network)) for network in value]
+
+
+class EmbeddedSettings(_Section):
+    """The embedded queue."""
+
+    queues: list[str] = Field(
+        default_factory=lambda: ["default", "high", "medium", "low"], min_length=1, description="Names of the queues"
+    )
+    visibility_s: float = Field(
+        60.0, ge=1, description="How long a received message stays hidden; extended while the router works on it"
+    )
+
+
+class LogSettings(_Section):
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="info logs every attempt, warning only those that failed"
+    )
+    format: Literal["auto", "json", "console"] = Field("auto", description="auto: for people on a terminal, else JSON")
+    file: Path | None = Field(None, description="File to append to instead of standard error")
+
+
+class Settings(BaseSettings):
+    """All settings of a FlowCatalyst process."""
+
+    model_config = SettingsConfigDict(env_prefix="FLOWCATALYST_", env_nested_delimiter="__", extra="forbid")
+    toml_file: ClassVar[Path | None] = None
+
+    host: str = Field("127.0.0.1", description="Address of the API")
+    port: int = Field(8080, ge=0, le=65535, description="Port of the API; 0 takes a free one")
+    data_dir: Path = Field(Path("data"), description="Folder for the embedded queue and the dead letters")
+    pools: list[PoolSettings] = Field(
+        default_factory=lambda: [
+            PoolSettings(code=DEFAULT_POOL, concurrency=20),
+            PoolSettings(code="POOL-HIGH", concurrency=10),
+            PoolSettings(code="POOL-MEDIUM", concurrency=5),
+            PoolSettings(code="POOL-LOW", concurrency=2),
+        ],
+        description="Processing pools",
+    )
+    embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
+    mediator: MediatorSettings = Field(default_factory=MediatorSettings)
+    egress: EgressSettings = Field(default_factory=EgressSettings)
+    log: LogSettings = Field(default_factory=LogSettings)
+
+    @field_validator("host")
+    @classmethod
+    def _is_loopback(cls, value: str) -> str:
+        if value != "localhost" and not ip_address(value).is_loopback:
+            raise ValueError("this version has no access control yet, so it serves loopback addresses only")
+        return value
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> Self:
+        for kind, names in (("pool", [pool.code for pool in self.pools]), ("queue", self.embedded.queues)):
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise ValueError(f"{kind} {', '.join(twice)} is there twice")
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = cls.toml_file
+        toml = () if file is None else (TomlConfigSettingsSource(settings_cls, file),)
+        return (init_settings, env_settings, *toml)
+
+
+def load_settings(file: Path | None = None, **given: Any) -> Settings:
+    """Settings from all sources; `given` ones that are None count as not given. Raises `ConfigurationError`."""
+    if file is not None and not file.is_file():
+        raise ConfigurationError(f"settings file {file} does not exist")
+    source = file or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
+    settings_of_file = type("Settings", (Settings,), {"toml_file": source})
+    try:
+        settings: Settings = settings_of_file(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        raise ConfigurationError(_in_words(error, source)) from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{source} is not valid TOML: {error}") from None
+    return settings
+
+
+def _in_words(error: ValidationError, source: Path | None) -> str:
+    """One line for each wrong setting. Values are not repeated: they may be secrets."""
+    problems = [f"{'.'.join(str(part) for part in one['loc']) or 'settings'}: {one['msg']}" for one in error.errors()]
+    where = f"settings (environment{f', {source}' if source else ''}, command line)"
+    return f"wrong {where}: {'; '.join(problems)}"

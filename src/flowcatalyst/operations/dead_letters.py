@@ -1,0 +1,124 @@
+"""Dead letters: messages that will never be delivered, kept with the reason until a person decides."""
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+
+import msgspec
+
+from flowcatalyst.clock import Clock
+from flowcatalyst.errors import FlowCatalystError
+from flowcatalyst.message import Delivery, Outcome
+from flowcatalyst.queues.contract import Outgoing, Publisher
+from flowcatalyst.sqlite_writer import SqliteWriter
+
+REPLAY_BATCH = 100
+_COLUMNS = "number, message_id, queue, group_id, body, reason, status, excerpt, failures, recorded_at"
+
+
+class DeadLetter(msgspec.Struct, frozen=True, rename="camel"):
+    """A message as it was, and why it ended."""
+
+    number: int
+    message_id: str  # empty if the body could not be read
+    queue: str
+    group: str | None
+    body: str
+    reason: str
+    status: int | None
+    excerpt: str  # beginning of the endpoint's response
+    failures: int
+    recorded_at: float
+
+
+class UnknownQueueError(FlowCatalystError):
+    """The queue that the message came from is not known here, so the message cannot be replayed."""
+
+
+class DeadLetters:
+    """Records, lists, replays and purges dead letters."""
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        schema = files("flowcatalyst.operations").joinpath("dead_letters.sql").read_text()
+        self._writer = SqliteWriter(path, schema)
+        self._clock = clock
+
+    async def open(self) -> None:
+        await self._writer.open()
+
+    async def close(self) -> None:
+        await self._writer.close()
+
+    async def record(self, delivery: Delivery, reason: str, outcome: Outcome | None) -> None:
+        """Keep the message. It is durable when this returns."""
+        values = (
+            delivery.pointer.id if outcome is not None else "",
+            delivery.source.name,
+            delivery.group if outcome is None or delivery.ordered else None,
+            delivery.body if isinstance(delivery.body, str) else delivery.body.decode("utf-8", "backslashreplace"),
+            reason,
+            None if outcome is None else outcome.status,
+            "" if outcome is None else outcome.excerpt,
+            delivery.failures,
+            self._clock.wall(),
+        )
+        await self._writer.run(lambda connection: _insert(connection, values))
+
+    async def count(self) -> int:
+        return await self._writer.read(
+            lambda connection: int(connection.execute("SELECT count(*) FROM dead_letters").fetchone()[0])
+        )
+
+    async def list(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
+        """Oldest first, those with a number above `after`."""
+        query = f"SELECT {_COLUMNS} FROM dead_letters WHERE number > ? ORDER BY number LIMIT ?"
+        return await self._writer.read(
+            lambda connection: [DeadLetter(*row) for row in connection.execute(query, (after, limit))]
+        )
+
+    async def get(self, number: int) -> DeadLetter | None:
+        found = await self.list(limit=1, after=number - 1)
+        return found[0] if found and found[0].number == number else None
+
+    async def replay(self, letter: DeadLetter, publishers: Mapping[str, Publisher]) -> None:
+        """Publish the message to its queue again, behind whatever its group holds now, and forget the letter."""
+        await self._replay_batch([letter], publishers)
+
+    async def replay_all(self, publishers: Mapping[str, Publisher]) -> int:
+        """Replay every letter there is now, oldest first. Those that end here again meanwhile are not touched."""
+        last, replayed = await self._last_number(), 0
+        while batch := [one for one in await self.list(REPLAY_BATCH) if one.number <= last]:
+            await self._replay_batch(batch, publishers)
+            replayed += len(batch)
+        return replayed
+
+    async def purge(self, number: int) -> bool:
+        return await self._delete([number]) == 1
+
+    async def purge_all(self) -> int:
+        return await self._writer.run(lambda connection: connection.execute("DELETE FROM dead_letters").rowcount)
+
+    async def _replay_batch(self, letters: Sequence[DeadLetter], publishers: Mapping[str, Publisher]) -> None:
+        # Publish first: a crash in between leaves a letter that was replayed already, not a message that is gone.
+        for queue in dict.fromkeys(letter.queue for letter in letters):
+            publisher = publishers.get(queue)
+            if publisher is None:
+                raise UnknownQueueError(f"queue {queue!r} is not known here: nothing of it was replayed")
+            mine = [letter for letter in letters if letter.queue == queue]
+            await publisher.publish([Outgoing(letter.body, letter.group) for letter in mine])
+            await self._delete([letter.number for letter in mine])
+
+    async def _delete(self, numbers: Sequence[int]) -> int:
+        query = "DELETE FROM dead_letters WHERE number IN (SELECT value FROM json_each(?))"
+        wanted = msgspec.json.encode(numbers).decode()
+        return await self._writer.run(lambda connection: connection.execute(query, (wanted,)).rowcount)
+
+    async def _last_number(self) -> int:
+        query = "SELECT coalesce(max(number), 0) FROM dead_letters"
+        return await self._writer.read(lambda connection: int(connection.execute(query).fetchone()[0]))
+
+
+def _insert(connection: sqlite3.Connection, values: tuple[object, ...]) -> None:
+    columns = _COLUMNS.removeprefix("number, ")
+    connection.execute(f"INSERT INTO dead_letters ({columns}) VALUES ({', '.join('?' * len(values))})", values)

@@ -1,0 +1,50 @@
+"""Watchers: small loops that look after the router while it runs."""
+
+import asyncio
+from collections import defaultdict
+from typing import Final
+
+from flowcatalyst.clock import Clock
+from flowcatalyst.message import Delivery
+from flowcatalyst.queues.settle import Settler
+from flowcatalyst.routing.breaker import Breakers
+from flowcatalyst.routing.tracker import InFlightTracker
+
+BREAKER_EVICTION_PERIOD_S: Final = 60.0
+
+
+class LeaseKeeper:
+    """Extends the leases of messages the router still works on, before their queue shows them to somebody else."""
+
+    def __init__(self, tracker: InFlightTracker, clock: Clock, period_s: float) -> None:
+        self._tracker = tracker
+        self._clock = clock
+        self._period_s = period_s
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._period_s)
+            await self.extend_once()
+
+    async def extend_once(self) -> None:
+        for settler, due in self._due().items():
+            await settler.extend(due, settler.capabilities.visibility_s)
+
+    def _due(self) -> dict[Settler, list[Delivery]]:
+        """Those with less than half of their lease left, by source."""
+        now = self._clock.wall()
+        due: dict[Settler, list[Delivery]] = defaultdict(list)
+        for delivery in self._tracker:
+            source = delivery.source
+            if not isinstance(source, Settler) or not source.capabilities.extends:
+                continue
+            if delivery.lease_until - now < source.capabilities.visibility_s / 2:
+                due[source].append(delivery)
+        return due
+
+
+async def evict_idle_breakers(breakers: Breakers, clock: Clock) -> None:
+    """Forget breakers nobody used for an hour."""
+    while True:
+        await asyncio.sleep(BREAKER_EVICTION_PERIOD_S)
+        breakers.evict_idle(clock.monotonic())

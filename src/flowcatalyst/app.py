@@ -1,6 +1,7 @@
 """Composition root: builds everything, owns all tasks and the order of shutdown."""
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,11 +11,10 @@ import structlog
 
 from flowcatalyst.clock import Clock, IdSource, SystemClock
 from flowcatalyst.config import HttpSettings, Settings
-from flowcatalyst.delivery.contract import parse_target
 from flowcatalyst.delivery.egress import EgressGuard
-from flowcatalyst.delivery.http1_pool import Http1Client
+from flowcatalyst.delivery.http1 import Http1Client
 from flowcatalyst.delivery.http2 import Http2Client
-from flowcatalyst.delivery.mediator import Mediator
+from flowcatalyst.delivery.mediator import Mediator, endpoint_of
 from flowcatalyst.errors import ConfigurationError
 from flowcatalyst.message import Severity
 from flowcatalyst.observe.logs import AttemptLogger
@@ -59,9 +59,24 @@ class App:
         self.settlers: dict[str, Settler] = {}
         self.consumers: dict[str, Consumer] = {}
         self.stopping = False
+        self.stopped_clean = False
         self._tasks = Tasks()
         self._slots = Tasks()
         self._consuming: list[asyncio.Task[None]] = []
+
+    def prepare_data_dir(self) -> None:
+        """Make the data folder, or raise `ConfigurationError` if it cannot be made or written."""
+        folder = self.settings.data_dir
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(
+                f"data folder {folder} cannot be made ({error.strerror}): choose another"
+            ) from None
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise ConfigurationError(
+                f"data folder {folder} cannot be written: change its permissions or choose another"
+            )
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -74,11 +89,7 @@ class App:
             await self._stop()
 
     async def _open(self) -> None:
-        folder = self.settings.data_dir
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigurationError(f"data folder {folder} cannot be made: {error.strerror}") from None
+        self.prepare_data_dir()
         await self.dead_letters.open()
         try:
             for queue in self.queues.values():
@@ -92,12 +103,13 @@ class App:
         self._pool_tools = PoolTools(
             mediator=self._mediator,
             breakers=self.breakers,
-            endpoint_of=lambda url: parse_target(url).endpoint,
+            endpoint_of=endpoint_of,
             dead_letters=self.dead_letters,
             warnings=self.warnings,
             log=AttemptLogger(),
             clock=self.clock,
             spawn=self._slots.spawn,
+            delays=self.settings.retry.delays(),
         )
         for pool in self.settings.pools:
             self.router.add_pool(pool.code, pool.limits())
@@ -130,6 +142,7 @@ class App:
             await queue.close()
         await self.dead_letters.close()
         await self._mediator.close()
+        self.stopped_clean = not len(self.tracker)
         seconds = round(self.clock.monotonic() - started, 3)
         log.info("router_stopped", action="router_stopped", seconds=seconds, left=len(self.tracker))
 
@@ -175,9 +188,7 @@ class App:
 
 def _build_mediator(settings: Settings, clock: Clock) -> Mediator:
     http = settings.mediator.http
-    guard = EgressGuard(
-        allow_private=settings.egress.allow_private, allowed_networks=settings.egress.allowed_networks
-    )
+    guard = EgressGuard(allow_private=settings.egress.allow_private, allowed_networks=settings.egress.allowed_networks)
     http1 = Http1Client(
         guard=guard,
         connect_timeout_s=http.connect_timeout_ms / 1000,
@@ -192,14 +203,18 @@ def _build_mediator(settings: Settings, clock: Clock) -> Mediator:
         guard=guard,
         connect_timeout_s=http.connect_timeout_ms / 1000,
         request_timeout_s=http.timeout_ms / 1000,
-        ca_file=http.ca_file,
+        root_certificates_pem=None if http.ca_file is None else http.ca_file.read_bytes(),
         clock=clock,
     )
     return Mediator(http1, http2, clock)
 
 
 def _ssl_context(http: HttpSettings) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=http.ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"mediator.http.ca_file {http.ca_file} cannot be used: {error}") from None
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    if http.ca_file is not None:
+        try:
+            context.load_verify_locations(http.ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(f"mediator.http.ca_file {http.ca_file} cannot be used: {error}") from None
+    return context

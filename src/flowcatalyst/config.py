@@ -16,6 +16,7 @@ from flowcatalyst.errors import ConfigurationError
 from flowcatalyst.message import DEFAULT_POOL
 from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.policy import Delays
 
 DEFAULT_FILE = Path("flowcatalyst.toml")
 
@@ -65,11 +66,29 @@ class HttpSettings(_Section):
     timeout_ms: int = Field(900_000, ge=1, description="Limit for a whole attempt: connect, request and response")
     connect_timeout_ms: int = Field(30_000, ge=1, description="Limit for opening a connection")
     max_connections_per_origin: int = Field(1024, ge=1, description="Most connections to one scheme, host and port")
-    ca_file: Path | None = Field(None, description="Certificates to trust for https targets instead of the system's")
+    ca_file: Path | None = Field(None, description="Certificates to trust for https targets besides the system's")
 
 
 class MediatorSettings(_Section):
     http: HttpSettings = Field(default_factory=HttpSettings)
+
+
+class RetrySettings(_Section):
+    """How long failed messages wait. The defaults suit production; tests shorten them."""
+
+    backoff_s: list[float] = Field(
+        default_factory=lambda: [1.0, 2.0],
+        description="Pauses before the further attempts inside the router; their number is the number of retries",
+    )
+    give_back_s: float = Field(
+        30.0, gt=0, description="Wait after the last of these attempts, unless the endpoint asked for another"
+    )
+    follower_s: float = Field(
+        10.0, ge=0, description="Wait of messages that go back to their queue only because they follow a failed one"
+    )
+
+    def delays(self) -> Delays:
+        return Delays(tuple(self.backoff_s), self.give_back_s, self.follower_s)
 
 
 class EgressSettings(_Section):
@@ -125,6 +144,7 @@ class Settings(BaseSettings):
     )
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
     mediator: MediatorSettings = Field(default_factory=MediatorSettings)
+    retry: RetrySettings = Field(default_factory=RetrySettings)
     egress: EgressSettings = Field(default_factory=EgressSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 

@@ -11,9 +11,25 @@ from flowcatalyst.message import MessagePointer, Outcome
 from flowcatalyst.routing import policy
 
 _MAX_CACHED_TOKENS: Final = 1024
+_MAX_CACHED_ENDPOINTS: Final = 4096
 _CONTENT_HEADERS: Final = (("Content-Type", "application/json"), ("Accept", "application/json"))
 
 Headers = tuple[tuple[str, str], ...]
+
+
+_endpoints: dict[str, str] = {}
+
+
+def endpoint_of(url: str) -> str:
+    """What shares a circuit breaker: scheme, host, port and path, without the query."""
+    endpoint = _endpoints.get(url)
+    if endpoint is None:
+        target = parse_target(url)
+        endpoint = f"{target.scheme}://{target.authority}{target.path.partition('?')[0]}"
+        if len(_endpoints) >= _MAX_CACHED_ENDPOINTS:
+            _endpoints.clear()
+        _endpoints[url] = endpoint
+    return endpoint
 
 
 class Mediator:

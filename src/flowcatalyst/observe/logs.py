@@ -50,9 +50,13 @@ class AttemptLogger:
 
     def __init__(self) -> None:
         self._log = structlog.get_logger("flowcatalyst.attempt").bind()
+        self._successes_are_logged = self._log.is_enabled_for(logging.INFO)
 
     def attempt(self, pool: str, delivery: Delivery, outcome: Outcome, verdict: Verdict, duration_s: float) -> None:
-        write = self._log.info if outcome.result is Result.SUCCESS else self._log.warning
+        succeeded = outcome.result is Result.SUCCESS
+        if succeeded and not self._successes_are_logged:
+            return
+        write = self._log.info if succeeded else self._log.warning
         pointer = delivery.pointer
         write(
             "attempt",

@@ -70,7 +70,7 @@ class Settler:
         while True:
             await self._work.wait()
             await asyncio.sleep(max(self._pause_s, self.capabilities.settle_linger_s))
-            await self._flush()
+            await self.settle()
 
     async def wait_idle(self) -> None:
         """Until everything handed in so far is settled."""
@@ -80,7 +80,7 @@ class Settler:
         self._work.set()
         self._idle.clear()
 
-    async def _flush(self) -> None:
+    async def settle(self) -> None:
         """Settle everything that is waiting now; what fails waits for the next round."""
         self._work.clear()
         acks, self._acks = self._acks, []

@@ -35,10 +35,21 @@ DEFAULT_DELAY_S: Final = 30.0
 FAST_FAIL_DELAY_S: Final = 10.0
 MIN_DELAY_S: Final = 1
 MAX_DELAY_S: Final = 43_200
-BACKOFF_S: Final = (1.0, 2.0)  # before the second and the third attempt; 002's third pause is never reached
 MAX_HOLD_S: Final = 5.0  # longest a message may wait in memory where its queue could keep it in order instead
 UNORDERED_MAX_ATTEMPTS: Final = 20
 EXCERPT_CHARS: Final = 500
+
+
+@dataclass(slots=True, frozen=True)
+class Delays:
+    """How long failures wait, in seconds. The defaults are those of 002."""
+
+    backoff_s: tuple[float, ...] = (1.0, 2.0)  # before the second and the third attempt
+    give_back_s: float = DEFAULT_DELAY_S  # after the last one, unless the endpoint asked for something else
+    follower_s: float = FAST_FAIL_DELAY_S  # for what goes back only because it is behind a failed message
+
+
+DEFAULT_DELAYS: Final = Delays()
 
 
 @dataclass(slots=True, frozen=True)
@@ -115,7 +126,13 @@ def interpret_failure(error: Exception) -> Outcome:
     return replace(row, detail=f"{type(error).__name__}: {error}")
 
 
-def decide(outcome: Outcome, delivery: Delivery, queue: Capabilities, max_attempts: int | None) -> Verdict:
+def decide(
+    outcome: Outcome,
+    delivery: Delivery,
+    queue: Capabilities,
+    max_attempts: int | None,
+    delays: Delays = DEFAULT_DELAYS,
+) -> Verdict:
     """What to do with a message after an attempt, which `tries` and `failures` already count."""
     if outcome.result is Result.SUCCESS:
         return ACK
@@ -124,9 +141,9 @@ def decide(outcome: Outcome, delivery: Delivery, queue: Capabilities, max_attemp
     limit = max_attempts if max_attempts is not None else _default_max_attempts(queue)
     if limit is not None and outcome.counts and delivery.failures >= limit:
         return Reject(f"gave up after {delivery.failures} failed attempts; last: {outcome.detail}")
-    if outcome.retryable and delivery.tries <= len(BACKOFF_S):
-        return Retry(BACKOFF_S[delivery.tries - 1])
-    return wait_before_next_attempt(outcome.delay_s or DEFAULT_DELAY_S, delivery, queue)
+    if outcome.retryable and delivery.tries <= len(delays.backoff_s):
+        return Retry(delays.backoff_s[delivery.tries - 1])
+    return wait_before_next_attempt(outcome.delay_s or delays.give_back_s, delivery, queue)
 
 
 def wait_for_breaker(wait_s: float, delivery: Delivery, queue: Capabilities) -> Verdict:

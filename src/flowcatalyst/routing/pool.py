@@ -49,6 +49,7 @@ class PoolTools:
     log: AttemptLog
     clock: Clock
     spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+    delays: policy.Delays = policy.DEFAULT_DELAYS
 
 
 @dataclass(slots=True, frozen=True)
@@ -252,7 +253,8 @@ class Pool:
         delivery.failures += outcome.counts
         self._breaker_of(delivery).record(outcome.trips_breaker, now)
         self.stats.attempt(outcome.result, duration_s)
-        verdict = policy.decide(outcome, delivery, delivery.source.capabilities, self.limits.max_delivery_attempts)
+        capabilities, max_attempts = delivery.source.capabilities, self.limits.max_delivery_attempts
+        verdict = policy.decide(outcome, delivery, capabilities, max_attempts, tools.delays)
         if outcome.warning is not None:
             target = delivery.pointer.mediation_target
             tools.warnings.add(
@@ -269,7 +271,9 @@ class Pool:
             self._tools.warnings.add(
                 WarningCode.PROCESSING, Severity.CRITICAL, f"dead letter not recorded: {error}", f"pool {self.code}"
             )
-            return policy.wait_before_next_attempt(policy.DEFAULT_DELAY_S, delivery, delivery.source.capabilities)
+            return policy.wait_before_next_attempt(
+                self._tools.delays.give_back_s, delivery, delivery.source.capabilities
+            )
         self.stats.dead_lettered += 1
         return verdict
 
@@ -318,7 +322,7 @@ class Pool:
     def _give_back(self, delivery: Delivery, delay_s: float, *, cascades: bool) -> None:
         if cascades:
             for follower in self._scheduler.fail(delivery, self.limits.failure_scope):
-                follower.source.nack(follower, policy.FAST_FAIL_DELAY_S)
+                follower.source.nack(follower, self._tools.delays.follower_s)
                 self.stats.given_back += 1
         else:
             self._scheduler.finish(delivery)

@@ -1,0 +1,69 @@
+"""`make bench`: the router, the limit (wrk) and a naive router, in one run against one nginx sink."""
+
+import argparse
+import statistics
+import tempfile
+from pathlib import Path
+
+from bench import group_table
+from bench.measure import Figure, median, run_child
+from bench.servers import nginx_sink, require_tools, run_wrk
+from bench.workload import Workload
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    parser.add_argument("--messages", type=int, default=Workload().messages)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--skip-table", action="store_true", help="leave out the 100-message table (15 s)")
+    options = parser.parse_args()
+    require_tools()
+    compare(options.messages, options.rounds)
+    if not options.skip_table:
+        print()
+        group_table.print_table()
+
+
+def compare(messages: int, rounds: int) -> None:
+    """One round is wrk, naive, router, router: interleaved, so that a noisy minute hits all of them."""
+    wrk: list[float] = []
+    naive: list[Figure] = []
+    router: list[Figure] = []
+    quiet: list[Figure] = []
+    work = Workload(messages=messages)
+    print(
+        f"{messages} messages, {work.groups} groups (Zipf {work.zipf}), {work.slots} slots; median of {rounds} rounds"
+    )
+    with tempfile.TemporaryDirectory() as name, nginx_sink(Path(name)) as target:
+        for number in range(rounds):
+            wrk.append(run_wrk(target, work.slots, Path(name)))
+            naive.append(_run("bench.naive", target, messages))
+            router.append(_run("bench.router", target, messages, "info"))
+            quiet.append(_run("bench.router", target, messages, "warning"))
+            print(
+                f"  round {number + 1}: wrk {wrk[-1]:,.0f}/s   naive {naive[-1].per_second:,.0f}/s"
+                f"   router {router[-1].per_second:,.0f}/s"
+            )
+    _print_result(statistics.median(wrk), median(naive), median(router), median(quiet))
+
+
+def _run(module: str, target: str, messages: int, *options: str) -> Figure:
+    with tempfile.TemporaryDirectory() as folder:
+        return run_child(module, folder, target, messages, *options)
+
+
+def _print_result(limit: float, naive: Figure, router: Figure, quiet: Figure) -> None:
+    print(f"\n{'':34} {'messages/s':>11} {'CPU us/message':>15}")
+    print(f"{'wrk, the limit of the sink':34} {limit:>11,.0f}")
+    for name, figure in (
+        ("naive asyncio+aiohttp+SQLite router", naive),
+        ("FlowCatalyst, a log line per attempt", router),
+        ("FlowCatalyst, log level warning", quiet),
+    ):
+        print(f"{name:34} {figure.per_second:>11,.0f} {figure.cpu_us:>15.0f}")
+    print(f"\nFlowCatalyst is {router.per_second / naive.per_second:.2f}x the naive router", end="")
+    print(f" and {router.per_second / limit:.2f} of wrk.")
+
+
+if __name__ == "__main__":
+    main()

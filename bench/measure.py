@@ -1,0 +1,56 @@
+"""Wall time and CPU time of a child process, and how a parent reads them."""
+
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class Stopwatch:
+    """Measures a block in this process: all its threads, user and system time."""
+
+    def __enter__(self) -> Self:
+        self._cpu_s, self._at = _cpu_s(), time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.seconds, self.cpu_s = time.perf_counter() - self._at, _cpu_s() - self._cpu_s
+
+    def report(self, messages: int) -> None:
+        print(json.dumps({"messages": messages, "seconds": self.seconds, "cpu_s": self.cpu_s}))
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    per_second: float
+    cpu_us: float
+
+
+def run_child(module: str, *args: object) -> Figure:
+    """Run a benchmark module in a process of its own and read what it measured."""
+    command = [sys.executable, "-m", module, *map(str, args)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    if done.returncode != 0:
+        sys.exit(f"{module} failed:\n{done.stderr}")
+    read = json.loads(done.stdout.splitlines()[-1])
+    return Figure(read["messages"] / read["seconds"], read["cpu_s"] / read["messages"] * 1e6)
+
+
+def median(figures: list[Figure]) -> Figure:
+    return Figure(
+        statistics.median(figure.per_second for figure in figures),
+        statistics.median(figure.cpu_us for figure in figures),
+    )

@@ -1,0 +1,64 @@
+"""FlowCatalyst itself under the workload: seed the embedded queue durably, then drain it."""
+
+import asyncio
+import cProfile
+import pstats
+import sys
+from pathlib import Path
+
+import uvloop
+
+from bench.measure import Stopwatch
+from bench.workload import Workload
+from flowcatalyst.app import App
+from flowcatalyst.config import EmbeddedSettings, LogSettings, PoolSettings, Settings
+from flowcatalyst.message import DEFAULT_POOL
+from flowcatalyst.observe.logs import configure_logs
+from flowcatalyst.queues.contract import Outgoing
+
+
+def settings(folder: Path, slots: int, level: str = "info") -> Settings:
+    return Settings(
+        data_dir=folder,
+        pools=[PoolSettings(code=DEFAULT_POOL, concurrency=slots)],
+        embedded=EmbeddedSettings(queues=["default"]),
+        log=LogSettings.model_validate({"level": level, "format": "json", "file": folder / "router.log"}),
+    )
+
+
+async def seed(app: App, messages: list[tuple[str, str, str]]) -> None:
+    queue = app.queues["default"]
+    await queue.open()
+    for start in range(0, len(messages), 1000):
+        await queue.publish([Outgoing(body, group) for _, group, body in messages[start : start + 1000]])
+    await queue.close()
+
+
+async def drain(app: App, count: int) -> int:
+    """Run the router until everything is delivered and acked; the end of the block waits for the last commit."""
+    async with app.running():
+        pool = app.router.pools[DEFAULT_POOL]
+        while pool.stats.delivered < count or len(app.tracker):
+            await asyncio.sleep(0.02)
+    return pool.stats.delivered
+
+
+def main() -> None:
+    folder, target, workload = Path(sys.argv[1]), sys.argv[2], Workload(messages=int(sys.argv[3]))
+    level, profile = sys.argv[4], len(sys.argv) > 5
+    config = settings(folder, workload.slots, level)
+    configure_logs(config.log.level, config.log.format, config.log.file)
+    uvloop.run(seed(App(config), workload.bodies(target)))
+    profiler = cProfile.Profile()
+    with Stopwatch() as watch:
+        if profile:
+            profiler.enable()
+        delivered = uvloop.run(drain(App(config), workload.messages))
+        profiler.disable()
+    if profile:
+        pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(30)
+    watch.report(delivered)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,186 @@
+"""The HTTP/1.1 connections to one origin: how many, who gets one next, and when they end."""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+from flowcatalyst.clock import Clock
+from flowcatalyst.delivery.http1_connection import Connection
+from flowcatalyst.errors import ConnectError, ConnectionBrokenError
+
+NEVER: Final = float("inf")
+TIMER_GRAIN_S: Final = 0.001  # a timer of uvloop may fire this much early
+
+# The place a request is given in a pool: an open connection, or None for the right to open one.
+Place = Connection | None
+
+
+class OriginPool:
+    """The connections to one origin and the requests that wait for one. Nothing here suspends but `turn`.
+
+    A request first takes a place, then uses or opens a connection in it. While anybody waits, all places are taken
+    and nothing is idle: a place that becomes free goes straight to the one who waits longest.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        max_connections: int,
+        idle_limit_s: float,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        on_unused: Callable[[], None],
+    ) -> None:
+        self.label = label
+        self.connections: set[Connection] = set()  # every open socket, so that closing the client leaves none
+        self._max_connections = max_connections
+        self._idle_limit_s = idle_limit_s
+        self._clock = clock
+        self._loop = loop
+        self._on_unused = on_unused
+        self._idle: list[Connection] = []
+        self._active = 0
+        self._waiting: OrderedDict[asyncio.Future[Place], None] = OrderedDict()
+        self._sweep_timer: asyncio.TimerHandle | None = None
+        self._deadline_timer: asyncio.TimerHandle | None = None
+        self._next_deadline = NEVER
+        self.all_closed: asyncio.Future[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"{self.label} idle={len(self._idle)} active={self._active} waiting={len(self._waiting)}"
+
+    def take_idle(self) -> Connection | None:
+        """The connection used last, if one is idle and fresh. Taking it takes a place."""
+        now = self._clock.monotonic()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable and now < self._idle_until(connection):
+                self._active += 1
+                return connection
+            connection.discard()
+        return None
+
+    async def turn(self) -> Place:
+        """Take a place; when all are taken, wait in line for one."""
+        if self._active + len(self._idle) < self._max_connections:
+            assert not self._waiting, "a request was about to overtake those who wait"
+            self._active += 1
+            return None
+        waiter: asyncio.Future[Place] = self._loop.create_future()
+        self._waiting[waiter] = None
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            self._waiting.pop(waiter, None)
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.give_back(waiter.result())  # the place came in the same moment: the next in line gets it
+            raise
+
+    def give_back(self, place: Place) -> None:
+        """End the use of a place and hand it on, with its connection if that can carry another request."""
+        connection = place if place is not None and place.usable else None
+        while self._waiting:
+            waiter, _ = self._waiting.popitem(last=False)
+            if not waiter.done():
+                waiter.set_result(connection)
+                return
+        self._active -= 1
+        assert self._active >= 0, "a place was given back twice"
+        if connection is not None:
+            self._put_idle(connection)
+        self._report_if_unused()
+
+    def watch(self, deadline: float) -> None:
+        """Make sure that requests are looked at when this deadline (in loop time) passes.
+
+        One timer watches all of them: to make and cancel one for each request takes about 1.5 us on uvloop.
+        """
+        if deadline < self._next_deadline:
+            if self._deadline_timer is not None:
+                self._deadline_timer.cancel()
+            self._next_deadline = deadline
+            self._deadline_timer = self._loop.call_at(deadline, self._end_overdue)
+
+    def _end_overdue(self) -> None:
+        self._deadline_timer = None
+        self._next_deadline = NEVER
+        now = self._loop.time() + TIMER_GRAIN_S
+        for connection in tuple(self.connections):
+            if connection.deadline <= now:
+                connection.expire()
+        self.watch(min((connection.deadline for connection in self.connections), default=NEVER))
+
+    def new_connection(self) -> Connection:
+        return Connection(self, self.label, self._loop)
+
+    def close(self) -> None:
+        """Fail everybody who waits and close every connection."""
+        for waiter in self._waiting:
+            if not waiter.done():
+                waiter.set_exception(ConnectError("the HTTP client was closed"))
+        self._waiting.clear()
+        self._idle.clear()
+        self._stop_timers()
+        if self.connections:
+            self.all_closed = self._loop.create_future()
+        for connection in tuple(self.connections):
+            connection.fail(ConnectionBrokenError(f"{self.label}: the HTTP client was closed during a request"))
+
+    # -- what connections report (ConnectionOwner) -----------------------------------------------------------------
+
+    def exchange_ended(self, connection: Connection) -> None:
+        self.give_back(connection)
+
+    def idle_connection_ended(self, connection: Connection) -> None:
+        # Not in the list when it was just handed to a request that has not resumed yet; that request will see it.
+        if connection in self._idle:
+            self._idle.remove(connection)
+            self._report_if_unused()
+
+    def connection_opened(self, connection: Connection) -> None:
+        self.connections.add(connection)
+
+    def connection_closed(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        if self.all_closed is not None and not self.connections and not self.all_closed.done():
+            self.all_closed.set_result(None)
+
+    # -- idle connections ------------------------------------------------------------------------------------------
+
+    def _put_idle(self, connection: Connection) -> None:
+        connection.idle_since = self._clock.monotonic()
+        if connection.keep_alive_s <= 0:
+            connection.discard()
+            return
+        self._idle.append(connection)
+        if self._sweep_timer is None:
+            self._sweep_timer = self._loop.call_later(self._idle_limit_s, self._sweep)
+
+    def _idle_until(self, connection: Connection) -> float:
+        return connection.idle_since + min(self._idle_limit_s, connection.keep_alive_s)
+
+    def _sweep(self) -> None:
+        """Close what has been idle too long. One timer serves all idle connections; none runs without any."""
+        self._sweep_timer = None
+        now = self._clock.monotonic()
+        expired = [connection for connection in self._idle if self._idle_until(connection) <= now]
+        self._idle = [connection for connection in self._idle if self._idle_until(connection) > now]
+        for connection in expired:
+            connection.discard()
+        if self._idle:
+            next_s = min(self._idle_until(connection) for connection in self._idle) - now
+            self._sweep_timer = self._loop.call_later(next_s, self._sweep)
+        self._report_if_unused()
+
+    def _stop_timers(self) -> None:
+        for timer in (self._sweep_timer, self._deadline_timer):
+            if timer is not None:
+                timer.cancel()
+        self._sweep_timer = self._deadline_timer = None
+        self._next_deadline = NEVER
+
+    def _report_if_unused(self) -> None:
+        if not self._active and not self._idle:
+            self._stop_timers()
+            self._on_unused()

@@ -1,0 +1,241 @@
+"""HTTP/2 client on pyreqwest: offers h2 by ALPN on https and speaks HTTP/1.1 where the server prefers that.
+
+pyreqwest resolves names itself unless told the address, so every origin gets a client of its own that is pinned to one
+address the egress guard has checked. It can dial nothing else.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import pyreqwest.response
+from pyreqwest.client import Client, ClientBuilder
+from pyreqwest.exceptions import BuilderError, DetailedPyreqwestError, PyreqwestError
+from pyreqwest.exceptions import RequestTimeoutError as PyreqwestTimeoutError
+from pyreqwest.http import Url
+from pyreqwest.request import StreamRequest
+
+from flowcatalyst.clock import Clock
+from flowcatalyst.delivery.contract import MAX_BODY_BYTES, Origin, Response, Target, check_header
+from flowcatalyst.delivery.egress import EgressGuard
+from flowcatalyst.errors import (
+    ConnectError,
+    ConnectionBrokenError,
+    DeliveryError,
+    RequestTimeoutError,
+    TargetRefusedError,
+)
+
+MAX_ORIGINS: Final = 256
+ORIGIN_IDLE_S: Final = 300.0
+ADDRESS_TRUSTED_S: Final = 30.0  # then the name is resolved again, in case it moved
+# Only an error with this cause arose before anything was sent. The exception's type does not tell: pyreqwest raises
+# its ConnectError as well for a connection that breaks under a request.
+_NOT_CONNECTED: Final = "client error (Connect)"
+
+
+@dataclass(slots=True)
+class PinnedClient:
+    """A pyreqwest client that can dial one checked address only."""
+
+    client: Client
+    address: str
+    trusted_until: float
+    used_at: float
+
+
+class Http2Client:
+    """Posts over HTTP/2 or HTTP/1.1. One total deadline covers resolution, connecting, headers and body.
+
+    Cancelling `post` ends the wait at once, but pyreqwest lets the request itself run on until the deadline.
+    """
+
+    def __init__(
+        self,
+        *,
+        guard: EgressGuard,
+        clock: Clock,
+        connect_timeout_s: float = 30.0,
+        request_timeout_s: float = 900.0,
+        idle_limit_s: float = 4.0,
+        root_certificates_pem: bytes | None = None,
+    ) -> None:
+        self._guard = guard
+        self._clock = clock
+        self._connect_timeout_s = connect_timeout_s
+        self._request_timeout_s = request_timeout_s
+        self._idle_limit_s = idle_limit_s
+        self._root_certificates_pem = root_certificates_pem
+        self._clients: OrderedDict[Origin, PinnedClient] = OrderedDict()  # used longest ago first
+        self._closed = False
+
+    def __repr__(self) -> str:
+        pinned = (
+            f"{scheme}://{host}:{port} at {pinned.address}" for (scheme, host, port), pinned in self._clients.items()
+        )
+        return f"<Http2Client {', '.join(pinned) or 'unused'}>"
+
+    async def post(self, target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> Response:
+        for name, value in headers:
+            check_header(name, value)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._request_timeout_s
+        failures = []
+        try:
+            async with asyncio.timeout_at(deadline):
+                for address in await self._addresses(target):
+                    pinned = self._pinned(target, address)
+                    request = _build(pinned, target, headers, body, deadline - loop.time())
+                    try:
+                        return await _exchange(request)
+                    except PyreqwestError as error:
+                        if not _is_not_connected(error):
+                            raise _translated(target, error) from None
+                        failures.append(f"{address}: {_reason(error)}")
+                        self._forget(target.origin, pinned)
+        except TimeoutError:
+            raise RequestTimeoutError(f"{_label(target)} did not answer completely before the deadline") from None
+        raise ConnectError(f"{_label(target)} cannot be reached ({'; '.join(failures)})")
+
+    async def close(self) -> None:
+        """Close every client; requests on the way fail."""
+        self._closed = True
+        while self._clients:
+            _, pinned = self._clients.popitem()
+            await pinned.client.close()
+
+    async def _addresses(self, target: Target) -> list[str]:
+        """Checked addresses to try, the one that already has connections first."""
+        pinned = self._clients.get(target.origin)
+        if pinned is not None and self._clock.monotonic() < pinned.trusted_until:
+            return [pinned.address]
+        addresses = [address for _, address in await self._guard.resolve(target.host, target.port)]
+        pinned = self._clients.get(target.origin)  # another request may have come first meanwhile
+        if pinned is not None and pinned.address in addresses:
+            pinned.trusted_until = self._clock.monotonic() + ADDRESS_TRUSTED_S
+            addresses.sort(key=lambda address: address != pinned.address)
+        return addresses
+
+    def _pinned(self, target: Target, address: str) -> PinnedClient:
+        """The origin's client, made anew when it is pinned to another address."""
+        if self._closed:
+            raise ConnectError("the HTTP client is closed")
+        now = self._clock.monotonic()
+        origin = target.origin
+        pinned = self._clients.get(origin)
+        if pinned is None or pinned.address != address:
+            pinned = PinnedClient(self._build_client(target, address), address, now + ADDRESS_TRUSTED_S, now)
+            self._clients[origin] = pinned
+        pinned.used_at = now
+        self._clients.move_to_end(origin)
+        self._drop_unused(now)
+        return pinned
+
+    def _drop_unused(self, now: float) -> None:
+        # A dropped client closes its idle connections; requests still on the way keep what they need alive.
+        while len(self._clients) > 1:
+            origin, oldest = next(iter(self._clients.items()))
+            if len(self._clients) <= MAX_ORIGINS and now - oldest.used_at < ORIGIN_IDLE_S:
+                return
+            del self._clients[origin]
+
+    def _forget(self, origin: Origin, pinned: PinnedClient) -> None:
+        if self._clients.get(origin) is pinned:
+            del self._clients[origin]
+
+    def _build_client(self, target: Target, address: str) -> Client:
+        builder = (
+            ClientBuilder()
+            .http2(True)
+            .no_proxy()  # a proxy would dial in our place, unguarded
+            .follow_redirects(False)
+            .referer(False)
+            .default_cookie_store(False)
+            .gzip(False)
+            .brotli(False)
+            .zstd(False)
+            .deflate(False)
+            .user_agent("flowcatalyst")
+            .connect_timeout(timedelta(seconds=self._connect_timeout_s))
+            .pool_idle_timeout(timedelta(seconds=self._idle_limit_s))
+            .resolve(target.host, address, target.port)
+        )
+        if self._root_certificates_pem is not None:
+            builder = builder.add_root_certificate_pem(self._root_certificates_pem)
+        return builder.build()
+
+
+def _build(
+    pinned: PinnedClient, target: Target, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float
+) -> StreamRequest:
+    try:
+        request = pinned.client.post(_pinned_url(target, pinned.address)).body_bytes(body)
+        for name, value in headers:
+            request = request.header(name, value)
+        # The caller's deadline again: asyncio only ends the wait, this ends the request.
+        return request.timeout(timedelta(seconds=max(timeout_s, 0.001))).build_streamed()
+    except BuilderError as error:
+        raise TargetRefusedError(f"{_label(target)} cannot be called: {_reason(error)}") from None
+
+
+def _pinned_url(target: Target, address: str) -> Url:
+    """The target's URL, in a form for which pyreqwest dials `address` and nothing else."""
+    try:
+        url = Url(f"{target.scheme}://{target.authority}{target.path}")
+        if url.domain is None:
+            # An IP address, perhaps in a form such as 127.1: it is dialled without asking a resolver, so the URL
+            # must name the address that was checked.
+            literal = f"[{address}]" if ":" in address else address
+            return Url(f"{target.scheme}://{literal}:{target.port}{target.path}")
+    except ValueError as error:
+        raise TargetRefusedError(f"{_label(target)} cannot be called: {error}") from None
+    if url.domain != target.host:
+        raise TargetRefusedError(f"host {target.host} would be read as {url.domain}: write it that way")
+    return url
+
+
+async def _exchange(request: StreamRequest) -> Response:
+    async with request as answer:
+        headers = [
+            (name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in answer.headers.items()
+        ]
+        body = await _read_body(answer.body_reader)
+        return Response(answer.status, headers, bytes(body[:MAX_BODY_BYTES]), len(body) > MAX_BODY_BYTES)
+
+
+async def _read_body(reader: pyreqwest.response.ResponseBodyReader) -> bytearray:
+    """The body, or as much of it as shows that it is longer than the cap."""
+    body = bytearray()
+    while len(body) <= MAX_BODY_BYTES:
+        chunk = await reader.read_chunk()
+        if chunk is None:
+            break
+        body += memoryview(chunk)
+    return body
+
+
+def _causes(error: PyreqwestError) -> list[str]:
+    details = error.details if isinstance(error, DetailedPyreqwestError) else None
+    return [cause["message"] for cause in (details and details["causes"]) or ()]
+
+
+def _reason(error: PyreqwestError) -> str:
+    """The innermost cause, which says most."""
+    return (_causes(error) or [error.message])[-1]
+
+
+def _is_not_connected(error: PyreqwestError) -> bool:
+    return _NOT_CONNECTED in _causes(error)
+
+
+def _translated(target: Target, error: PyreqwestError) -> DeliveryError:
+    if isinstance(error, PyreqwestTimeoutError):
+        return RequestTimeoutError(f"{_label(target)} did not answer completely before the deadline")
+    return ConnectionBrokenError(f"{_label(target)} broke off: {_reason(error)}")
+
+
+def _label(target: Target) -> str:
+    return f"{target.scheme}://{target.authority}"

@@ -1,0 +1,221 @@
+"""The embedded queue: a SQLite file that behaves like SQS FIFO.
+
+Messages are durable when `publish` returns. A group with a hidden message (leased or delayed) is shown to nobody, so
+its order survives failures, crashes and several processes on one file.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from sqlite3 import Connection
+from typing import Any, TypeVar
+
+from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError, StorageError
+from flowcatalyst.message import MAX_BODY_BYTES, Delivery, Settled
+from flowcatalyst.queues import embedded_jobs
+from flowcatalyst.queues.contract import Capabilities, Outgoing, Published
+from flowcatalyst.queues.embedded_jobs import Depth, Leased, Receipt, Taken
+from flowcatalyst.queues.embedded_store import EmbeddedStore
+from flowcatalyst.sqlite_writer import StorageUnavailableError
+
+__all__ = ["EmbeddedQueue", "EmbeddedStore"]
+
+T = TypeVar("T")
+
+
+class EmbeddedQueue:
+    """One named queue of a store, both ends of it."""
+
+    def __init__(
+        self,
+        store: EmbeddedStore,
+        name: str,
+        *,
+        visibility_s: float = 60.0,
+        poll_interval_s: float = 0.1,
+        max_batch: int = 256,
+        long_poll_s: float = 1.0,  # short: waiting again is free here, and a stop has to wait for it
+    ) -> None:
+        self.name = name
+        self.store = store
+        self.capabilities = Capabilities(
+            ordered_redelivery=True,
+            locks_groups=True,
+            delayed_nack=True,
+            extends=True,
+            max_batch=max_batch,
+            visibility_s=visibility_s,
+            long_poll_s=long_poll_s,
+        )
+        self._poll_interval_s = poll_interval_s
+        self._clock = store.clock
+        self._changes = 0  # counts wake-ups, so that none is lost between a look and the wait after it
+        self._sleepers: set[asyncio.Future[None]] = set()
+
+    async def open(self) -> None:
+        await self.store.open()
+        self.store.queues.add(self)
+
+    async def close(self) -> None:
+        """Give back what is leased from this queue."""
+        if self not in self.store.queues:
+            return
+        self.store.queues.discard(self)
+        self.wake()
+        if not self.store.queues:
+            await self.store.close()
+        elif all(other.name != self.name for other in self.store.queues):
+            await self._run(partial(embedded_jobs.release, owners=[self.store.owner], queue=self.name))
+
+    def wake(self) -> None:
+        """Make those who wait in `receive` look again."""
+        self._changes += 1
+        for sleeper in self._sleepers:
+            if not sleeper.done():
+                sleeper.set_result(None)
+
+    async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
+        """Append messages, in order, all or none. They are durable when this returns."""
+        if not messages:
+            return []
+        for message in messages:
+            _check(message)
+        now = self._clock.wall()
+        accepted = await self._run(partial(embedded_jobs.publish, queue=self.name, messages=tuple(messages), now=now))
+        return [
+            Published(self._broker_id(seq), duplicate=position in accepted.duplicates)
+            for position, seq in enumerate(accepted.seqs)
+        ]
+
+    async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
+        """Up to `limit` messages, oldest first in each group; empty when none came within `wait_s`."""
+        assert limit > 0, "ask for at least one message"
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + wait_s
+        while True:
+            changes, now = self._changes, self._clock.wall()
+            taken = await self._take(min(limit, self.capabilities.max_batch), now)
+            if taken.messages or loop.time() >= give_up_at:
+                lease_until = now + self.capabilities.visibility_s
+                return [self._delivery(message, lease_until) for message in taken.messages]
+            await self._wait_for_change(changes, taken, give_up_at)
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
+        """Remove messages for good. Acking what is already gone is OK."""
+        receipts = [delivery.receipt for delivery in deliveries]
+        return await self._run(partial(embedded_jobs.ack, receipts=receipts)) if receipts else []
+
+    async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
+        """Show messages again after `delay_s`. With `unlock` they stop holding their group back meanwhile."""
+        failures = [(delivery.receipt, delivery.failures) for delivery in deliveries]
+        visible_at = self._clock.wall() + delay_s if delay_s > 0 else None
+        job = partial(embedded_jobs.nack, queue=self.name, failures=failures, visible_at=visible_at, unlock=unlock)
+        return await self._run(job) if failures else []
+
+    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
+        """Keep messages hidden for `seconds` from now and set their `lease_until`."""
+        if not deliveries:
+            return []
+        receipts = [delivery.receipt for delivery in deliveries]
+        until = self._clock.wall() + seconds
+        results = await self._run(partial(embedded_jobs.extend, receipts=receipts, owner=self.store.owner, until=until))
+        for delivery, result in zip(deliveries, results, strict=True):
+            if result is Settled.OK:
+                delivery.lease_until = until
+        return results
+
+    async def depth(self) -> Depth:
+        """How many messages the queue holds; the cost grows with that number."""
+        return await self._read(partial(embedded_jobs.depth, queue=self.name, now=self._clock.wall()))
+
+    async def _take(self, limit: int, now: float) -> Taken:
+        visibility_s = self.capabilities.visibility_s
+        take = partial(embedded_jobs.take, queue=self.name, limit=limit, now=now, visibility_s=visibility_s)
+        with _storage_errors_as_queue_errors():
+            await self.store.reap_now_and_then()
+            leasing = self.store.writer.submit(partial(take, owner=self.store.owner))
+            try:
+                return await asyncio.shield(leasing)
+            except asyncio.CancelledError:
+                leasing.add_done_callback(self._give_back)  # the lease is, or will be, committed all the same
+                raise
+
+    def _give_back(self, leasing: asyncio.Future[Taken]) -> None:
+        if leasing.cancelled() or leasing.exception() or not leasing.result().messages:
+            return
+        failures = [(Receipt(message.seq, message.receives), message.failures) for message in leasing.result().messages]
+        with suppress(StorageError):  # closed meanwhile: closing gave everything back
+            self._submit(partial(embedded_jobs.nack, queue=self.name, failures=failures, visible_at=None))
+
+    async def _wait_for_change(self, changes: int, taken: Taken, give_up_at: float) -> None:
+        """Return when the queue may have messages again, or at `give_up_at`."""
+        loop = asyncio.get_running_loop()
+        if taken.next_due is not None:
+            give_up_at = min(give_up_at, loop.time() + taken.next_due - self._clock.wall())
+        while self._changes == changes and (left := give_up_at - loop.time()) > 0:
+            await self._sleep(min(left, self._poll_interval_s))
+            with _storage_errors_as_queue_errors():
+                await self.store.reap_now_and_then()
+            if await self._read(embedded_jobs.data_version) != taken.data_version:
+                return
+
+    async def _sleep(self, seconds: float) -> None:
+        sleeper = asyncio.get_running_loop().create_future()
+        self._sleepers.add(sleeper)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await sleeper
+        finally:
+            self._sleepers.discard(sleeper)
+
+    async def _run(self, job: Callable[[Connection], T]) -> T:
+        with _storage_errors_as_queue_errors():
+            return await asyncio.shield(self._submit(job))
+
+    def _submit(self, job: Callable[[Connection], T]) -> asyncio.Future[T]:
+        done = self.store.writer.submit(job)
+        done.add_done_callback(self._after_commit)  # not after the await: a cancelled caller's job commits too
+        return done
+
+    def _after_commit(self, done: asyncio.Future[Any]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self.store.wake(self.name)
+
+    async def _read(self, job: Callable[[Connection], T]) -> T:
+        with _storage_errors_as_queue_errors():
+            return await self.store.writer.read(job)
+
+    def _broker_id(self, seq: int) -> str:
+        return f"embedded-{self.store.id}-{seq}"
+
+    def _delivery(self, message: Leased, lease_until: float) -> Delivery:
+        return Delivery(
+            broker_id=self._broker_id(message.seq),
+            receipt=Receipt(message.seq, message.receives),
+            body=message.body,
+            group=message.group,
+            receive_count=message.receives,
+            lease_until=lease_until,
+            failures=message.failures,
+        )
+
+
+@contextmanager
+def _storage_errors_as_queue_errors() -> Iterator[None]:
+    try:
+        yield
+    except StorageUnavailableError as error:
+        raise QueueUnavailableError(str(error)) from None
+
+
+def _check(message: Outgoing) -> None:
+    try:
+        size = len(message.body.encode())
+        (message.group or "").encode()
+        (message.deduplication_id or "").encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(f"body, group and deduplication id have to be valid Unicode: {error}") from None
+    if size > MAX_BODY_BYTES:
+        raise InvalidMessageError(f"body has {size} bytes, more than the {MAX_BODY_BYTES} allowed")

@@ -1,0 +1,155 @@
+"""The file of the embedded queues: who has it open, and what happens to the leases of those who died."""
+
+import asyncio
+import fcntl
+import os
+import secrets
+from functools import partial
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Final, Protocol
+
+from flowcatalyst.clock import Clock
+from flowcatalyst.errors import StorageError
+from flowcatalyst.queues import embedded_jobs
+from flowcatalyst.sqlite_writer import SqliteWriter
+
+SCHEMA: Final = Path(__file__).with_name("embedded.sql")
+REAP_EVERY_S: Final = 5.0  # how often an open store looks for owners that died
+
+
+class Listener(Protocol):
+    """A queue of the store, as the store sees it."""
+
+    name: str
+
+    def wake(self) -> None: ...
+
+
+class OwnerLock:
+    """A locked file beside the database says that its owner lives; the kernel unlocks it when the process dies."""
+
+    def __init__(self, database: Path, owner: str) -> None:
+        self._path = database.with_name(f"{database.name}-owner-{owner}.lock")
+        self._descriptor: int | None = None
+
+    def hold(self) -> None:
+        if self._descriptor is not None:
+            return
+        try:
+            self._descriptor = os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StorageError(f"{self._path} cannot be locked: {error.strerror}, check its folder") from None
+
+    def is_held(self) -> bool:
+        """Whether the owner lives: by trying to lock its file, which is undone at once."""
+        try:
+            descriptor = os.open(self._path, os.O_RDWR)
+        except FileNotFoundError:
+            return False
+        except PermissionError:
+            return True  # of another user: not ours to judge
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+class EmbeddedStore:
+    """One database file, shared by any number of named queues and by other processes.
+
+    It opens with the first of its queues and closes with the last.
+    """
+
+    def __init__(self, path: Path, clock: Clock) -> None:
+        self.path = path
+        self.clock = clock
+        self.id = ""  # of the file, known once it is open
+        # Not from the injected ids: it has to differ from that of any other process, in a replay too.
+        self.owner = f"{os.getpid()}-{secrets.token_hex(6)}"
+        self.queues: set[Listener] = set()
+        self.writer = self._new_writer()
+        self._lock = OwnerLock(path, self.owner)
+        self._reap_at = 0.0  # on the loop's clock
+        self._opening = asyncio.Lock()
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Open the file, and give back what dead processes had leased from it."""
+        async with self._opening:
+            if self._is_open:
+                return
+            self.writer = self._new_writer()
+            await self.writer.open()
+            try:
+                self.id = await self.writer.run(self._register)
+                await self.reap()
+            except BaseException:
+                await self._shut()
+                raise
+            self._is_open = True
+
+    async def close(self) -> None:
+        """Give back all that is leased and close the file."""
+        async with self._opening:
+            if self._is_open:
+                self._is_open = False
+                await self._shut()
+
+    def _new_writer(self) -> SqliteWriter:
+        return SqliteWriter(self.path, SCHEMA.read_text())
+
+    async def _shut(self) -> None:
+        try:
+            await self.writer.run(self._unregister)
+        finally:
+            await self.writer.close()
+
+    def wake(self, queue: str) -> None:
+        """Tell those who wait on a queue that it changed."""
+        for listener in self.queues:
+            if listener.name == queue:
+                listener.wake()
+
+    async def reap_now_and_then(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now >= self._reap_at:
+            self._reap_at = now + REAP_EVERY_S
+            await self.reap()
+
+    async def reap(self) -> None:
+        """Give back what owners that died without closing had leased."""
+        dead = await self.writer.read(self._dead_owners)
+        if dead:
+            await self.writer.run(partial(self._bury, dead))
+            for queue in self.queues:
+                queue.wake()
+
+    # From here on: in the writer's thread.
+
+    def _register(self, connection: Connection) -> str:
+        self._lock.hold()  # before anybody can read of this owner
+        return embedded_jobs.register(connection, self.owner)
+
+    def _unregister(self, connection: Connection) -> None:
+        embedded_jobs.forget(connection, [self.owner])
+        self._lock.remove()
+
+    def _dead_owners(self, connection: Connection) -> list[str]:
+        others = embedded_jobs.other_owners(connection, self.owner)
+        return [owner for owner in others if not OwnerLock(self.path, owner).is_held()]
+
+    def _bury(self, dead: list[str], connection: Connection) -> None:
+        embedded_jobs.forget(connection, dead)
+        for owner in dead:
+            OwnerLock(self.path, owner).remove()

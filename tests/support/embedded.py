@@ -1,0 +1,55 @@
+"""What the tests of the embedded queue share."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from flowcatalyst.message import Delivery
+from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
+
+
+class SetClock:
+    """Shows the time it was set to."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def wall(self) -> float:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@asynccontextmanager
+async def opened(path: Path, clock: SetClock, name: str = "orders") -> AsyncIterator[EmbeddedQueue]:
+    """A queue with a store of its own: on a file that is open already it stands for another process."""
+    store = EmbeddedStore(path, clock)
+    queue = EmbeddedQueue(store, name)
+    await queue.open()
+    try:
+        yield queue
+    finally:
+        await store.close()
+
+
+async def another(store: EmbeddedStore, name: str) -> EmbeddedQueue:
+    """One more open queue of a store."""
+    queue = EmbeddedQueue(store, name)
+    await queue.open()
+    return queue
+
+
+def grouped(*bodies: str) -> list[Outgoing]:
+    """Messages whose group is the first character of their body."""
+    return [Outgoing(body, body[0]) for body in bodies]
+
+
+async def take(queue: EmbeddedQueue, limit: int = 256) -> list[Delivery]:
+    """What can be had without waiting."""
+    return await queue.receive(limit, 0)
+
+
+def bodies(deliveries: Sequence[Delivery]) -> list[str]:
+    return [str(delivery.body) for delivery in deliveries]

@@ -31,6 +31,7 @@ from flowcatalyst.routing.pool import Pool, PoolTools
 from flowcatalyst.routing.router import Router
 from flowcatalyst.routing.tracker import InFlightTracker
 from flowcatalyst.tasks import Tasks
+from flowcatalyst.web.order_judge import OrderJudge
 
 CONSUMER_STOP_S: Final = 25.0
 POOL_DRAIN_S: Final = 30.0
@@ -49,6 +50,7 @@ class App:
         self.tracker = InFlightTracker()
         self.breakers = Breakers()
         self.warnings = WarningLog(self.clock)
+        self.judge = OrderJudge()  # of the built-in receivers
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
         self.queues = {

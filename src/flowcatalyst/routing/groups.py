@@ -182,6 +182,12 @@ class GroupScheduler:
         self.buffered = 0
         return left
 
+    def __contains__(self, delivery: Delivery) -> bool:
+        if delivery in self._busy:
+            return True
+        group = self._groups.get(delivery.group or "") if delivery.ordered else None
+        return delivery in group if group is not None else any(delivery in alone for alone in self._alone)
+
     def is_in_flight(self, delivery: Delivery) -> bool:
         return delivery in self._busy
 

@@ -106,6 +106,10 @@ class Pool:
         """How many more messages the pool accepts. One in flight keeps its place, since it may have to wait again."""
         return 0 if self.draining else max(0, self.limits.effective_capacity - len(self._scheduler))
 
+    def has(self, delivery: Delivery) -> bool:
+        """Whether the message is still here: waiting or being attempted."""
+        return delivery in self._scheduler
+
     def explain(self, delivery: Delivery) -> Wait:
         """What a message of this pool waits for (G7)."""
         first, held_until = self._scheduler.place_of(delivery)

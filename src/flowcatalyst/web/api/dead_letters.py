@@ -1,0 +1,165 @@
+"""/monitoring/dead-letters: messages that were never delivered, for a person to look at, replay or remove."""
+
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Annotated, Final
+
+import msgspec
+from litestar import delete, get, post
+from litestar.params import PathParameter, QueryParameter
+
+from flowcatalyst.app import App
+from flowcatalyst.errors import InvalidMessageError
+from flowcatalyst.message import DispatchMode, MediationType, MessagePointer, parse_pointer
+from flowcatalyst.operations.dead_letters import DeadLetter
+from flowcatalyst.web.dependencies import TheApp
+from flowcatalyst.web.problems import ProblemError
+from flowcatalyst.web.secrets import mask_body, mask_token
+
+MAX_NUMBER: Final = 2**63 - 1
+MAX_LISTED: Final = 1000
+Number = Annotated[int, PathParameter(ge=1, le=MAX_NUMBER, description="Number of the dead letter")]
+
+
+class PointerView(msgspec.Struct, rename="camel"):
+    """A message without its token."""
+
+    id: str
+    mediation_target: str
+    pool_code: str
+    mediation_type: MediationType
+    message_group_id: str | None
+    high_priority: bool
+    dispatch_mode: DispatchMode | None
+
+    @classmethod
+    def of(cls, pointer: MessagePointer) -> "PointerView":
+        return cls(
+            id=pointer.id,
+            mediation_target=pointer.mediation_target,
+            pool_code=pointer.pool_code,
+            mediation_type=pointer.mediation_type,
+            message_group_id=pointer.message_group_id,
+            high_priority=pointer.high_priority,
+            dispatch_mode=pointer.dispatch_mode,
+        )
+
+
+class DeadLetterView(msgspec.Struct, rename="camel"):
+    """A message that ended here and why. `message` is null if the body is no message; then `body` shows it."""
+
+    number: int
+    message_id: str
+    queue: str
+    group: str | None
+    reason: str
+    status: int | None
+    excerpt: str
+    failures: int
+    recorded_at: datetime
+    message: PointerView | None
+    body: str | None
+
+    @classmethod
+    def of(cls, letter: DeadLetter) -> "DeadLetterView":
+        try:
+            pointer = parse_pointer(letter.body)
+        except InvalidMessageError:
+            pointer = None
+        token = None if pointer is None else pointer.auth_token
+        return cls(
+            number=letter.number,
+            message_id=letter.message_id,
+            queue=letter.queue,
+            group=letter.group,
+            reason=mask_token(letter.reason, token),
+            status=letter.status,
+            excerpt=mask_token(letter.excerpt, token),
+            failures=letter.failures,
+            recorded_at=datetime.fromtimestamp(letter.recorded_at, UTC),
+            message=None if pointer is None else PointerView.of(pointer),
+            body=mask_body(letter.body) if pointer is None else None,
+        )
+
+
+class Replayed(msgspec.Struct, rename="camel"):
+    """How many messages went back to their queues."""
+
+    replayed: int
+
+
+class Purged(msgspec.Struct, rename="camel"):
+    """How many dead letters were removed."""
+
+    purged: int
+
+
+@get("/monitoring/dead-letters", tags=["Dead letters"], summary="List dead letters")
+async def list_dead_letters(
+    app: TheApp,
+    limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="At most so many")] = 100,
+    after: Annotated[
+        int,
+        QueryParameter(ge=0, le=MAX_NUMBER, description="Only those with a number above this; the last one you have"),
+    ] = 0,
+) -> list[DeadLetterView]:
+    """Oldest first."""
+    return [DeadLetterView.of(letter) for letter in await app.dead_letters.list(limit, after)]
+
+
+@get("/monitoring/dead-letters/{number:int}", tags=["Dead letters"], summary="Look at a dead letter")
+async def get_dead_letter(app: TheApp, number: Number) -> DeadLetterView:
+    """The message, why it ended here, and what its endpoint answered."""
+    return DeadLetterView.of(await _find(app, number))
+
+
+@post(
+    "/monitoring/dead-letters/{number:int}/replay",
+    status_code=HTTPStatus.OK,
+    tags=["Dead letters"],
+    summary="Replay a dead letter",
+)
+async def replay_dead_letter(app: TheApp, number: Number) -> Replayed:
+    """Put the message back into its queue, behind whatever its group holds now, and forget the dead letter."""
+    await app.dead_letters.replay(await _find(app, number), app.queues)
+    return Replayed(1)
+
+
+@post(
+    "/monitoring/dead-letters/replay",
+    status_code=HTTPStatus.OK,
+    tags=["Dead letters"],
+    summary="Replay all dead letters",
+)
+async def replay_dead_letters(app: TheApp) -> Replayed:
+    """Oldest first. Those that end here again meanwhile stay."""
+    return Replayed(await app.dead_letters.replay_all(app.queues))
+
+
+@delete("/monitoring/dead-letters/{number:int}", tags=["Dead letters"], summary="Remove a dead letter")
+async def delete_dead_letter(app: TheApp, number: Number) -> None:
+    """For good: the message is gone then."""
+    if not await app.dead_letters.purge(number):
+        raise _unknown(number)
+
+
+@delete(
+    "/monitoring/dead-letters",
+    status_code=HTTPStatus.OK,
+    tags=["Dead letters"],
+    summary="Remove all dead letters",
+)
+async def delete_dead_letters(app: TheApp) -> Purged:
+    """For good: the messages are gone then."""
+    return Purged(await app.dead_letters.purge_all())
+
+
+async def _find(app: App, number: int) -> DeadLetter:
+    letter = await app.dead_letters.get(number)
+    if letter is None:
+        raise _unknown(number)
+    return letter
+
+
+def _unknown(number: int) -> ProblemError:
+    return ProblemError(HTTPStatus.NOT_FOUND, f"there is no dead letter {number}")

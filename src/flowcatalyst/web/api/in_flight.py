@@ -1,0 +1,105 @@
+"""GET /monitoring/in-flight-messages: every message the router owns, and what each one waits for."""
+
+from typing import Annotated, Final
+
+import msgspec
+from litestar import get
+from litestar.params import QueryParameter
+
+from flowcatalyst.app import App
+from flowcatalyst.message import DEFAULT_POOL, Delivery, DispatchMode
+from flowcatalyst.routing.pool import Pool, Wait
+from flowcatalyst.web.dependencies import TheApp
+
+MAX_LISTED: Final = 1000
+_CONFIRMATION: Final = Wait("its queue to confirm")
+
+
+class WaitView(msgspec.Struct, rename="camel"):
+    """What a message waits for, behind which other one, and for how long at least; null: not known."""
+
+    what: str
+    behind: str | None
+    until_in_ms: int | None
+
+
+class InFlightMessage(msgspec.Struct, rename="camel"):
+    """A message between the moment the router took it and the moment its queue confirmed the end."""
+
+    id: str
+    broker_id: str
+    queue: str
+    pool: str
+    group: str | None
+    mode: DispatchMode
+    attempts: int
+    failures: int
+    receive_count: int
+    elapsed_ms: int
+    waiting: WaitView
+
+
+@get("/monitoring/in-flight-messages", tags=["Monitoring"], summary="Messages in the router")
+async def get_in_flight_messages(
+    app: TheApp,
+    limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="At most so many")] = 100,
+    message_id: Annotated[
+        str | None, QueryParameter(name="id", description="Only the message with this id or broker id")
+    ] = None,
+    pool: Annotated[str | None, QueryParameter(description="Only messages in this pool")] = None,
+    group: Annotated[str | None, QueryParameter(description="Only messages of this group")] = None,
+) -> list[InFlightMessage]:
+    """Those longest in the router first, each with what it waits for, behind whom, and until when."""
+    found = [
+        delivery
+        for delivery in app.tracker
+        if (message_id is None or message_id in (delivery.pointer.id, delivery.broker_id))
+        and (group is None or delivery.group == group)
+        and (pool is None or _pool_code(app, delivery) == pool)
+    ]
+    found.sort(key=lambda delivery: delivery.arrived_at)
+    now = app.clock.monotonic()
+    return [_view(app, delivery, now) for delivery in found[:limit]]
+
+
+def _view(app: App, delivery: Delivery, now: float) -> InFlightMessage:
+    pointer = delivery.pointer
+    wait = _wait_of(_pool_of(app, delivery), delivery)
+    return InFlightMessage(
+        id=pointer.id,
+        broker_id=delivery.broker_id,
+        queue=delivery.source.name,
+        pool=_pool_code(app, delivery),
+        group=delivery.group if delivery.ordered else None,
+        mode=pointer.dispatch_mode or DispatchMode.BLOCK_ON_ERROR,
+        attempts=delivery.tries,
+        failures=delivery.failures,
+        receive_count=delivery.receive_count,
+        elapsed_ms=_milliseconds(now - delivery.arrived_at),
+        waiting=WaitView(
+            what=wait.what,
+            behind=wait.behind,
+            until_in_ms=None if wait.until is None else _milliseconds(wait.until - now),
+        ),
+    )
+
+
+def _wait_of(pool: Pool | None, delivery: Delivery) -> Wait:
+    """A message whose pool is done with it is still ours until its queue confirmed the end."""
+    if pool is None or not pool.has(delivery):
+        return _CONFIRMATION
+    return pool.explain(delivery)
+
+
+def _pool_of(app: App, delivery: Delivery) -> Pool | None:
+    pools = app.router.pools
+    return pools.get(delivery.pointer.pool_code) or pools.get(DEFAULT_POOL)
+
+
+def _pool_code(app: App, delivery: Delivery) -> str:
+    pool = _pool_of(app, delivery)
+    return DEFAULT_POOL if pool is None else pool.code
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1000))

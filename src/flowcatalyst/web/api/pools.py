@@ -1,0 +1,113 @@
+"""/monitoring/pool-stats and /monitoring/pools: what pools do, and their limits while they run."""
+
+import dataclasses
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+import msgspec
+from litestar import Request, get, put
+from litestar.params import PathParameter
+
+from flowcatalyst.message import Result
+from flowcatalyst.routing.groups import FailureScope
+from flowcatalyst.routing.pool import Pool
+from flowcatalyst.web.bodies import read_json
+from flowcatalyst.web.dependencies import TheApp
+from flowcatalyst.web.openapi import with_json_body
+from flowcatalyst.web.problems import ProblemError
+
+UNSET: Final = msgspec.UNSET
+
+
+class PoolView(msgspec.Struct, rename="camel"):
+    """A pool: its limits, what it holds now, and what it did since it was made."""
+
+    code: str
+    concurrency: int
+    rate_limit_per_minute: int | None
+    failure_scope: FailureScope
+    max_delivery_attempts: int | None
+    capacity: int
+    queued: int
+    in_flight: int
+    groups: int
+    held_groups: int
+    delivered: int
+    dead_lettered: int
+    given_back: int
+    retried: int
+    rate_limit_waits: int
+    attempts: dict[Result, int]
+    mean_attempt_ms: float | None
+    draining: bool
+
+    @classmethod
+    def of(cls, pool: Pool) -> "PoolView":
+        limits, stats = pool.limits, pool.stats
+        attempts = stats.attempts.total()
+        return cls(
+            code=pool.code,
+            concurrency=limits.concurrency,
+            rate_limit_per_minute=limits.rate_per_minute,
+            failure_scope=limits.failure_scope,
+            max_delivery_attempts=limits.max_delivery_attempts,
+            capacity=limits.effective_capacity,
+            queued=pool.buffered,
+            in_flight=pool.in_flight,
+            groups=pool.group_count,
+            held_groups=pool.held_count,
+            delivered=stats.delivered,
+            dead_lettered=stats.dead_lettered,
+            given_back=stats.given_back,
+            retried=stats.retried,
+            rate_limit_waits=stats.rate_limit_waits,
+            attempts={result: stats.attempts[result] for result in Result},
+            mean_attempt_ms=round(stats.duration_sum_s / attempts * 1000, 3) if attempts else None,
+            draining=pool.draining,
+        )
+
+
+class PoolChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """New limits; a field that is left out stays as it is, null removes the limit."""
+
+    concurrency: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | msgspec.UnsetType = UNSET
+    rate_limit_per_minute: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType | None = UNSET
+    failure_scope: FailureScope | msgspec.UnsetType = UNSET
+    max_delivery_attempts: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType | None = UNSET
+
+
+_decoder = msgspec.json.Decoder(PoolChange)
+
+
+@get("/monitoring/pool-stats", tags=["Monitoring"], summary="Pools")
+async def get_pool_stats(app: TheApp) -> list[PoolView]:
+    """Every pool with its limits, its load and its counts."""
+    return [PoolView.of(pool) for pool in app.router.pools.values()]
+
+
+@put(
+    "/monitoring/pools/{code:str}",
+    tags=["Monitoring"],
+    summary="Change a pool while it runs",
+    operation_class=with_json_body(PoolChange, "The limits to change"),
+)
+async def change_pool(
+    request: Request[Any, Any, Any],
+    app: TheApp,
+    code: Annotated[str, PathParameter(description="Code of the pool")],
+) -> PoolView:
+    """Change limits at once, until the next restart. Attempts in flight are never cut short."""
+    pool = app.router.pools.get(code)
+    if pool is None:
+        names = ", ".join(app.router.pools)
+        raise ProblemError(HTTPStatus.NOT_FOUND, f"there is no pool {code!r}; the pools are: {names}")
+    change = await read_json(request, _decoder)
+    new = {
+        "concurrency": change.concurrency,
+        "rate_per_minute": change.rate_limit_per_minute,
+        "failure_scope": change.failure_scope,
+        "max_delivery_attempts": change.max_delivery_attempts,
+    }
+    given: dict[str, Any] = {name: value for name, value in new.items() if value is not UNSET}
+    pool.change(dataclasses.replace(pool.limits, **given))
+    return PoolView.of(pool)

@@ -1,0 +1,223 @@
+from typing import Any
+
+import pytest
+
+from flowcatalyst.message import MAX_BODY_BYTES
+from tests.api.running import Running, on_idle_router, until
+from tests.support.http_servers import always, raw_server, reply
+
+
+async def test_one_message_is_accepted_and_delivered(router: Running) -> None:
+    async with raw_server(always(reply(200))) as endpoint:
+        answer = await router.send(id="m-1", mediationTarget=endpoint.url("/hook"), authToken="s3cret")
+        assert answer.status == 202
+        result = answer.json["results"][0]
+        assert (result["id"], result["status"]) == ("m-1", "ACCEPTED")
+        assert result["brokerId"]
+        assert "error" not in result
+        assert {key: answer.json[key] for key in ("accepted", "duplicates", "rejected")} == {
+            "accepted": 1,
+            "duplicates": 0,
+            "rejected": 0,
+        }
+        await endpoint.until(lambda server: len(server.requests) == 1)
+        request = endpoint.requests[0]
+        assert (request.method, request.path, request.body) == ("POST", "/hook", b'{"messageId":"m-1"}')
+
+
+async def test_a_message_without_an_id_gets_one(router: Running) -> None:
+    target = router.receiver("fast")
+    first, second = [(await router.send(mediationTarget=target)).json["results"][0]["id"] for _ in range(2)]
+    assert len(first) == len(second) == 13
+    assert first != second
+
+
+async def test_the_same_id_again_is_a_duplicate_with_the_broker_id_of_the_first(router: Running) -> None:
+    message = {"id": "twice", "mediationTarget": router.receiver("fast")}
+    first, second = await router.send(**message), await router.send(**message)
+    assert second.status == 202
+    assert second.json["results"][0]["status"] == "DUPLICATE"
+    assert second.json["results"][0]["brokerId"] == first.json["results"][0]["brokerId"]
+    await router.until_settled()
+    assert (await router.stats())["totalRequests"] == 1
+
+
+async def test_a_deduplication_id_goes_before_the_id(router: Running) -> None:
+    target = router.receiver("fast")
+    await router.send(id="a", mediationTarget=target, deduplicationId="d")
+    same = await router.send(id="b", mediationTarget=target, deduplicationId="d")
+    other = await router.send(id="a", mediationTarget=target, deduplicationId="e")
+    assert [one.json["results"][0]["status"] for one in (same, other)] == ["DUPLICATE", "ACCEPTED"]
+
+
+async def test_a_list_is_delivered_in_order(router: Running) -> None:
+    ids = [f"run.g.{position}" for position in range(1, 101)]
+    messages = [{"id": one, "mediationTarget": router.receiver("fast"), "messageGroupId": "g"} for one in ids]
+    answer = await router.client.post("/api/messages", messages)
+    assert answer.json["accepted"] == 100
+    assert [result["id"] for result in answer.json["results"]] == ids
+    await router.until_settled()
+    stats = await router.stats()
+    assert (stats["totalRequests"], stats["orderViolations"], stats["groups"]) == (100, 0, 1)
+
+
+async def test_a_message_without_a_group_is_ordered_in_the_default_group(router: Running) -> None:
+    ids = [f"run.any.{position}" for position in range(1, 31)]
+    groups = [{}, {"messageGroupId": ""}, {"messageGroupId": "  "}]
+    target = router.receiver("fast")
+    messages = [{"id": one, "mediationTarget": target, **groups[index % 3]} for index, one in enumerate(ids)]
+    await router.client.post("/api/messages", messages)
+    await router.until_settled()
+    stats = await router.stats()
+    assert (stats["totalRequests"], stats["orderViolations"]) == (30, 0)
+
+
+async def test_immediate_messages_of_one_group_run_side_by_side(router: Running) -> None:
+    target = router.receiver("slow")
+    messages = [
+        {"id": f"run.g.{n}", "mediationTarget": target, "messageGroupId": "g", "dispatchMode": "IMMEDIATE"}
+        for n in range(1, 11)
+    ]
+    await router.client.post("/api/messages", messages)
+    await router.until_settled()
+    stats = await router.stats()
+    assert stats["totalRequests"] == 10
+    assert stats["orderViolations"] > 0, "the judge sees that they do not wait for each other"
+
+
+async def test_in_a_list_good_messages_are_published_and_bad_ones_say_why(router: Running) -> None:
+    target = router.receiver("fast")
+    answer = await router.client.post(
+        "/api/messages",
+        [
+            {"id": "good-1", "mediationTarget": target},
+            {"id": "typo", "mediationTarget": target, "messageGroupID": "g"},
+            {"id": "empty", "mediationTarget": ""},
+            "no object",
+            {"id": "good-2", "mediationTarget": target},
+            {"id": "good-1", "mediationTarget": target},
+        ],
+    )
+    assert answer.status == 202
+    results = answer.json["results"]
+    assert [(one["id"], one["status"]) for one in results] == [
+        ("good-1", "ACCEPTED"),
+        ("typo", "REJECTED"),
+        ("empty", "REJECTED"),
+        (None, "REJECTED"),
+        ("good-2", "ACCEPTED"),
+        ("good-1", "DUPLICATE"),
+    ]
+    assert "`messageGroupID`" in results[1]["error"]
+    assert "mediationTarget is empty" in results[2]["error"]
+    assert "Expected `object`" in results[3]["error"]
+    assert (answer.json["accepted"], answer.json["duplicates"], answer.json["rejected"]) == (2, 1, 3)
+    await router.until_settled()
+    assert (await router.stats())["totalRequests"] == 2
+
+
+@on_idle_router
+async def test_a_list_of_bad_messages_only_is_a_problem_with_a_result_for_each(idle_router: Running) -> None:
+    answer = await idle_router.client.post("/api/messages", [{"id": "a"}, {"id": "b", "mediationTarget": "ftp://x"}])
+    answer.assert_problem(400, "none of the 2 messages", "`mediationTarget`")
+    assert [one["status"] for one in answer.json["results"]] == ["REJECTED", "REJECTED"]
+    assert answer.json["rejected"] == 2
+
+
+GOOD = {"mediationTarget": "http://127.0.0.1:9/hook"}
+
+
+@on_idle_router
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({}, ["missing required field `mediationTarget`"]),
+        ({"mediationTarget": ""}, ["mediationTarget is empty"]),
+        ({"mediationTarget": "ftp://host/x"}, ["'ftp'", "only http and https"]),
+        ({"mediationTarget": "/relative"}, ["only http and https"]),
+        ({"mediationTarget": "http://user:pw@host/"}, ["credentials"]),
+        ({"mediationTarget": 5}, ["Expected `str`, got `int`", "mediationTarget"]),
+        ({**GOOD, "messageGroupID": "g"}, ["unknown field `messageGroupID`"]),
+        ({**GOOD, "dispatchMode": "LATER"}, ["'LATER'", "IMMEDIATE, NEXT_ON_ERROR, BLOCK_ON_ERROR", "dispatchMode"]),
+        ({**GOOD, "mediationType": "SMTP"}, ["'SMTP'", "HTTP"]),
+        ({**GOOD, "highPriority": "yes"}, ["Expected `bool`"]),
+        ({**GOOD, "id": " "}, ["id is empty"]),
+        ({**GOOD, "authToken": "line\nbreak"}, ["authToken", "HTTP header"]),
+        ({**GOOD, "authToken": "x" * MAX_BODY_BYTES}, ["more than the 262144 allowed"]),
+        (17, ["Expected `object | array`, got `int`"]),
+        ([], ["1 to 1000 messages", "has 0"]),
+        ([GOOD] * 1001, ["1 to 1000 messages", "has 1001"]),
+    ],
+)
+async def test_a_message_that_cannot_be_accepted_says_why(idle_router: Running, message: Any, words: list[str]) -> None:
+    answer = await idle_router.client.request("POST", "/api/messages", json=message)
+    answer.assert_problem(400, *words)
+    assert "xxxx" not in answer.text, "a token is never repeated"
+
+
+@on_idle_router
+async def test_a_wrong_field_is_named(idle_router: Running) -> None:
+    answer = await idle_router.send(**GOOD, dispatchMode="LATER")
+    assert answer.json["errors"][0]["field"] == "dispatchMode"
+
+
+@on_idle_router
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b'{"mediationTarget": "http://x" ', ["not valid JSON"]),
+        (b'{"mediationTarget": ?}', ["not valid JSON", "byte 20"]),
+        (b"", ["not valid JSON"]),
+        (b'{"mediationTarget": "\xff"}', ["not valid JSON"]),
+        (b"[" * 100_000, ["nested too deeply"]),
+    ],
+)
+async def test_malformed_json_is_told_with_its_place(idle_router: Running, body: bytes, words: list[str]) -> None:
+    (await idle_router.client.post("/api/messages", body=body)).assert_problem(400, *words)
+
+
+@on_idle_router
+async def test_a_body_that_is_not_declared_as_json_is_refused(idle_router: Running) -> None:
+    answer = await idle_router.client.post("/api/messages", body=b"{}", headers={"Content-Type": "text/plain"})
+    answer.assert_problem(415, "application/json", "text/plain")
+
+
+@on_idle_router
+async def test_a_request_of_more_than_16_mib_is_refused(idle_router: Running) -> None:
+    answer = await idle_router.client.post("/api/messages", body=b" " * (16 * 1024 * 1024 + 1))
+    answer.assert_problem(413, "16 MiB")
+    assert (await idle_router.client.get("/health/live")).status == 200
+
+
+@on_idle_router
+async def test_an_unknown_queue_lists_the_queues(idle_router: Running) -> None:
+    answer = await idle_router.client.post("/api/messages?queue=nope", GOOD)
+    answer.assert_problem(404, "'nope'", "default, high, medium, low")
+
+
+async def test_a_message_goes_to_the_queue_that_was_named(router: Running) -> None:
+    message = {"mediationTarget": router.receiver("fast"), "poolCode": "POOL-LOW"}
+    assert (await router.client.post("/api/messages?queue=low", message)).status == 202
+    await router.until_settled()
+    assert router.app.router.pools["POOL-LOW"].stats.delivered == 1
+
+
+async def test_an_unknown_pool_is_delivered_through_the_default_pool_with_a_warning(router: Running) -> None:
+    await router.send(mediationTarget=router.receiver("fast"), poolCode="NO-SUCH-POOL")
+    await router.until_settled()
+    assert router.app.router.pools["DEFAULT-POOL"].stats.delivered == 1
+    warnings = (await router.client.get("/monitoring/warnings")).json
+    assert [(one["code"], one["count"]) for one in warnings] == [("ROUTING", 1)]
+    assert "NO-SUCH-POOL" in warnings[0]["message"]
+
+
+async def test_a_failed_message_is_delivered_by_a_later_attempt(router: Running) -> None:
+    async with raw_server(always(reply(500))) as endpoint:
+        await router.send(id="m", mediationTarget=endpoint.url())
+        await endpoint.until(lambda server: len(server.requests) == 1)
+        endpoint.script = always(reply(200))
+
+        async def delivered() -> bool:
+            return router.app.router.pools["DEFAULT-POOL"].stats.delivered == 1
+
+        await until(delivered)

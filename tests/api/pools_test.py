@@ -1,0 +1,92 @@
+from typing import Any
+
+import pytest
+
+from tests.api.running import Running, on_idle_router
+
+
+async def pool(router: Running, code: str) -> dict[str, Any]:
+    pools = (await router.client.get("/monitoring/pool-stats")).json
+    return next(one for one in pools if one["code"] == code)
+
+
+async def test_pool_stats_show_limits_load_and_counts(router: Running) -> None:
+    await router.client.post("/api/seed/messages?count=20&queue=low")
+    await router.until_settled()
+    stats = await pool(router, "POOL-LOW")
+    assert stats.pop("meanAttemptMs") > 0
+    assert stats == {
+        "code": "POOL-LOW",
+        "concurrency": 2,
+        "rateLimitPerMinute": None,
+        "failureScope": "group",
+        "maxDeliveryAttempts": None,
+        "capacity": 50,
+        "queued": 0,
+        "inFlight": 0,
+        "groups": 0,
+        "heldGroups": 0,
+        "delivered": 20,
+        "deadLettered": 0,
+        "givenBack": 0,
+        "retried": 0,
+        "rateLimitWaits": 0,
+        "attempts": {"SUCCESS": 20, "ERROR_PROCESS": 0, "ERROR_CONFIG": 0, "ERROR_CONNECTION": 0},
+        "draining": False,
+    }
+
+
+async def test_limits_change_while_the_pool_runs_and_what_is_left_out_stays(router: Running) -> None:
+    path = "/monitoring/pools/POOL-LOW"
+    answer = await router.client.put(path, {"concurrency": 7, "rateLimitPerMinute": 90, "maxDeliveryAttempts": 3})
+    assert answer.status == 200
+    changed = {"concurrency": 7, "rateLimitPerMinute": 90, "maxDeliveryAttempts": 3, "failureScope": "group"}
+    assert {key: answer.json[key] for key in changed} == changed
+    answer = await router.client.put(path, {"failureScope": "batch"})
+    assert {key: answer.json[key] for key in changed} == {**changed, "failureScope": "batch"}
+    assert router.app.router.pools["POOL-LOW"].limits.concurrency == 7
+
+
+async def test_null_removes_a_limit(router: Running) -> None:
+    path = "/monitoring/pools/POOL-LOW"
+    await router.client.put(path, {"rateLimitPerMinute": 1, "maxDeliveryAttempts": 2})
+    answer = await router.client.put(path, {"rateLimitPerMinute": None, "maxDeliveryAttempts": None})
+    assert (answer.json["rateLimitPerMinute"], answer.json["maxDeliveryAttempts"]) == (None, None)
+
+
+async def test_removing_a_rate_limit_lets_waiting_messages_go_at_once(router: Running) -> None:
+    path = "/monitoring/pools/POOL-LOW"
+    await router.client.put(path, {"rateLimitPerMinute": 1})
+    await router.client.post("/api/seed/messages?count=5&queue=low&messageGroupMode=unique")
+    await router.client.put(path, {"rateLimitPerMinute": None})
+    await router.until_settled()
+    assert (await pool(router, "POOL-LOW"))["delivered"] == 5
+
+
+@on_idle_router
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"concurrency": 0}, ["concurrency", ">= 1"]),
+        ({"concurrency": -3}, ["concurrency", ">= 1"]),
+        ({"concurrency": 2.5}, ["concurrency", "Expected `int`"]),
+        ({"concurrency": "5"}, ["concurrency", "Expected `int`"]),
+        ({"concurrency": True}, ["concurrency", "Expected `int`"]),
+        ({"concurrency": None}, ["concurrency", "Expected `int`"]),
+        ({"rateLimitPerMinute": 0}, ["rateLimitPerMinute", ">= 1"]),
+        ({"maxDeliveryAttempts": -1}, ["maxDeliveryAttempts", ">= 1"]),
+        ({"failureScope": "world"}, ["failureScope", "group, batch"]),
+        ({"concurency": 5}, ["unknown field `concurency`"]),
+        ([], ["Expected `object`"]),
+    ],
+)
+async def test_a_wrong_change_says_why_and_changes_nothing(idle_router: Running, change: Any, words: list[str]) -> None:
+    before = idle_router.app.router.pools["POOL-LOW"].limits
+    (await idle_router.client.put("/monitoring/pools/POOL-LOW", change)).assert_problem(400, *words)
+    assert idle_router.app.router.pools["POOL-LOW"].limits == before
+
+
+@on_idle_router
+async def test_an_unknown_pool_lists_the_pools(idle_router: Running) -> None:
+    answer = await idle_router.client.put("/monitoring/pools/NOPE", {"concurrency": 1})
+    answer.assert_problem(404, "'NOPE'", "DEFAULT-POOL, POOL-HIGH")

@@ -1,0 +1,138 @@
+"""A whole router with its API on a free port, and a client that talks to it over HTTP."""
+
+import asyncio
+import dataclasses
+import io
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from flowcatalyst.app import App
+from flowcatalyst.config import Settings
+from flowcatalyst.web.server import Listening, serve
+
+DEADLINE_S = 20.0
+PROBLEM = "application/problem+json"
+on_idle_router = pytest.mark.asyncio(loop_scope="session")
+
+
+@dataclass(slots=True, frozen=True)
+class Answer:
+    status: int
+    media_type: str
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.text)
+
+    def assert_problem(self, status: int, *words: str) -> None:
+        """It is a complete problem of this status whose sentence has these words, and it shows no inner parts."""
+        assert (self.status, self.media_type) == (status, PROBLEM), self.text
+        body = self.json
+        assert (body["status"], body["type"]) == (status, "about:blank")
+        assert body["title"]
+        for word in words:
+            assert word in body["detail"], body
+        assert "Traceback" not in self.text
+
+
+class Client:
+    """Requests to one server."""
+
+    def __init__(self, session: aiohttp.ClientSession) -> None:
+        self._session = session
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: Any = None,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        given = dict(headers or {})
+        data = None
+        if json is not None:
+            body = msgspec.json.encode(json)
+        if body is not None:
+            data = io.BytesIO(body)
+            given.setdefault("Content-Type", "application/json")
+        async with self._session.request(method, path, data=data, headers=given) as response:
+            text = await response.text()
+            return Answer(response.status, response.content_type, dict(response.headers), text)
+
+    async def get(self, path: str) -> Answer:
+        return await self.request("GET", path)
+
+    async def post(self, path: str, json: Any = None, **more: Any) -> Answer:
+        return await self.request("POST", path, json=json, **more)
+
+    async def put(self, path: str, json: Any = None, **more: Any) -> Answer:
+        return await self.request("PUT", path, json=json, **more)
+
+    async def delete(self, path: str) -> Answer:
+        return await self.request("DELETE", path)
+
+
+@dataclass(slots=True, frozen=True)
+class Running:
+    """A router at work."""
+
+    app: App
+    client: Client
+    listening: Listening
+
+    def receiver(self, name: str) -> str:
+        return f"{self.listening.url}/api/test/{name}"
+
+    async def send(self, **message: Any) -> Answer:
+        return await self.client.post("/api/messages", message)
+
+    async def until_settled(self) -> None:
+        """Wait until the queues are empty and the router owns nothing."""
+
+        async def nothing_left() -> bool:
+            queues = (await self.client.get("/monitoring/queues")).json
+            left = sum(queue["waiting"] + queue["leased"] + queue["delayed"] for queue in queues)
+            return not left and not len(self.app.tracker)
+
+        await until(nothing_left)
+
+    async def until_dead(self, count: int) -> list[dict[str, Any]]:
+        """Wait for so many dead letters and return them."""
+
+        async def enough() -> bool:
+            return await self.app.dead_letters.count() >= count
+
+        await until(enough)
+        letters: list[dict[str, Any]] = (await self.client.get("/monitoring/dead-letters")).json
+        return letters
+
+    async def stats(self) -> dict[str, Any]:
+        found: dict[str, Any] = (await self.client.get("/api/test/stats")).json
+        return found
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Look until the condition holds; fail after a while."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def run_router(folder: Path, **settings: Any) -> AsyncIterator[Running]:
+    app = App(Settings(data_dir=folder, port=0, **settings))
+    for queue in app.queues.values():  # a stop waits for the poll under way
+        queue.capabilities = dataclasses.replace(queue.capabilities, long_poll_s=0.05)
+    async with serve(app) as listening, aiohttp.ClientSession(listening.url) as session:
+        yield Running(app, Client(session), listening)

@@ -1,0 +1,218 @@
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowcatalyst.errors import InvalidMessageError
+from flowcatalyst.message import (
+    DEFAULT_POOL,
+    DispatchMode,
+    MediationType,
+    MessagePointer,
+    check_pointer,
+    encode_pointer,
+    parse_pointer,
+)
+from tests.support.deliveries import delivery
+
+REQUIRED = {"id": "m1", "mediationTarget": "https://example.org/hook"}
+
+
+def body(**fields: Any) -> str:
+    return json.dumps(REQUIRED | fields)
+
+
+def without(name: str) -> str:
+    return json.dumps({key: value for key, value in REQUIRED.items() if key != name})
+
+
+targets = st.sampled_from(["http://h", "https://example.org/a?b=c", "http://127.0.0.1:8080/x", "http://[::1]:80/"])
+visible = st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint=126))
+pointers = st.builds(
+    MessagePointer,
+    id=st.text(min_size=1).filter(lambda text: not text.isspace()),
+    mediation_target=targets,
+    pool_code=st.text(),
+    auth_token=st.none() | visible,
+    mediation_type=st.sampled_from(MediationType),
+    message_group_id=st.none() | st.text(),
+    high_priority=st.booleans(),
+    dispatch_mode=st.none() | st.sampled_from(DispatchMode),
+)
+
+
+class TestParsing:
+    def test_every_field_is_read(self) -> None:
+        assert parse_pointer(
+            body(
+                poolCode="POOL-A",
+                authToken="secret token",
+                mediationType="HTTP",
+                messageGroupId="order-1",
+                highPriority=True,
+                dispatchMode="NEXT_ON_ERROR",
+            )
+        ) == MessagePointer(
+            id="m1",
+            mediation_target="https://example.org/hook",
+            pool_code="POOL-A",
+            auth_token="secret token",
+            mediation_type=MediationType.HTTP,
+            message_group_id="order-1",
+            high_priority=True,
+            dispatch_mode=DispatchMode.NEXT_ON_ERROR,
+        )
+
+    def test_all_but_id_and_target_have_defaults(self) -> None:
+        pointer = parse_pointer(body())
+        assert (pointer.pool_code, pointer.auth_token, pointer.mediation_type) == (
+            DEFAULT_POOL,
+            None,
+            MediationType.HTTP,
+        )
+        assert (pointer.message_group_id, pointer.high_priority, pointer.dispatch_mode) == (None, False, None)
+
+    def test_unknown_keys_are_ignored(self) -> None:
+        assert parse_pointer(body(batchId="b", nested={"id": "other", "list": [1, {}]})) == parse_pointer(body())
+
+    def test_bytes_and_text_are_read_alike(self) -> None:
+        assert parse_pointer(body(messageGroupId="größe").encode()) == parse_pointer(body(messageGroupId="größe"))
+
+    @settings(deadline=None)
+    @given(pointers)
+    def test_encoded_pointer_parses_to_itself(self, pointer: MessagePointer) -> None:
+        assert parse_pointer(encode_pointer(pointer)) == pointer
+        assert parse_pointer(encode_pointer(pointer).decode()) == pointer
+
+    def test_pointer_is_encoded_with_the_names_of_002_and_without_defaults(self) -> None:
+        pointer = MessagePointer(id="m1", mediation_target="http://h", message_group_id="g")
+        assert encode_pointer(pointer) == b'{"id":"m1","mediationTarget":"http://h","messageGroupId":"g"}'
+
+
+class TestRefusal:
+    @pytest.mark.parametrize(
+        "text",
+        ["", " ", "{", "[]", "null", '"m1"', "not json", body() + "x", body()[:-1], b"\xff\xfe", b"\xef\xbb\xbf{}"],
+    )
+    def test_body_that_is_not_a_json_object_is_refused(self, text: str | bytes) -> None:
+        with pytest.raises(InvalidMessageError, match="body is not a message pointer"):
+            parse_pointer(text)
+
+    @pytest.mark.parametrize("name", ["id", "mediationTarget"])
+    def test_missing_field_is_refused_by_name(self, name: str) -> None:
+        with pytest.raises(InvalidMessageError, match=f"missing required field `{name}`"):
+            parse_pointer(without(name))
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("id", 1),
+            ("id", None),
+            ("mediationTarget", None),
+            ("mediationTarget", ["http://h"]),
+            ("highPriority", "true"),
+            ("dispatchMode", "SOMETIMES"),
+            ("dispatchMode", "immediate"),
+            ("mediationType", "FAX"),
+            ("authToken", 5),
+            ("messageGroupId", {}),
+        ],
+    )
+    def test_value_of_the_wrong_kind_is_refused_with_its_place(self, field: str, value: object) -> None:
+        with pytest.raises(InvalidMessageError, match=rf"\$\.{field}"):
+            parse_pointer(body(**{field: value}))
+
+    @pytest.mark.parametrize("message_id", ["", " ", "\t\n", "\u3000"])
+    def test_blank_id_is_refused(self, message_id: str) -> None:
+        with pytest.raises(InvalidMessageError, match="id is empty"):
+            parse_pointer(body(id=message_id))
+
+    @pytest.mark.parametrize(
+        ("target", "reason"),
+        [
+            ("", "mediationTarget is empty"),
+            ("ftp://example.org/", "scheme 'ftp'"),
+            ("file:///etc/passwd", "scheme 'file'"),
+            ("javascript:alert(1)", "scheme 'javascript'"),
+            ("example.org/hook", r"scheme '\(none\)'"),
+            ("//example.org/hook", r"scheme '\(none\)'"),
+            ("/hook", r"scheme '\(none\)'"),
+            ("http://", "no valid host"),
+            ("http:///hook", "no valid host"),
+            ("http://:80/", "no valid host"),
+            ("http://example.org:0/", "no valid host and port"),
+            ("http://example.org:65536/", "not a URL"),
+            ("http://example.org:port/", "not a URL"),
+            ("http://[::1/", "not a URL"),
+            ("http://user:pass@example.org/", "carries credentials"),
+            ("http://user@example.org/", "carries credentials"),
+            ("http://@example.org/", "carries credentials"),
+            ("http://example.org/a b", "percent-encode"),
+            (" http://example.org/", "percent-encode"),
+            ("http://example.org/\r\nX-Evil: 1", "percent-encode"),
+            ("http://example.org/\x00", "percent-encode"),
+            ("http://exämple.org/", "percent-encode"),
+        ],
+    )
+    def test_target_that_cannot_be_called_is_refused_with_the_reason(self, target: str, reason: str) -> None:
+        for _ in range(2):  # a target that was refused once is not remembered as good
+            with pytest.raises(InvalidMessageError, match=reason):
+                parse_pointer(body(mediationTarget=target))
+
+    @pytest.mark.parametrize("token", ["a\r\nX-Evil: 1", "a\nb", "a\x00", "a\x7f", "tökén", "\u2028"])
+    def test_token_that_cannot_stand_in_a_header_is_refused_and_not_repeated(self, token: str) -> None:
+        with pytest.raises(InvalidMessageError, match="authToken") as refusal:
+            parse_pointer(body(authToken=token))
+        assert token not in str(refusal.value)
+
+    @pytest.mark.parametrize("token", [None, "", "abc", "eyJ.hb-G_c~+/=="])
+    def test_token_that_can_stand_in_a_header_is_accepted(self, token: str | None) -> None:
+        assert parse_pointer(body(authToken=token)).auth_token == token
+
+    def test_targets_are_still_checked_after_more_good_ones_than_are_remembered(self) -> None:
+        for n in range(5000):
+            check_pointer(MessagePointer(id="m", mediation_target=f"http://h/{n}"))
+        with pytest.raises(InvalidMessageError):
+            check_pointer(MessagePointer(id="m", mediation_target="gopher://h/"))
+
+    def test_deeply_nested_body_is_refused_like_any_other_bad_body(self) -> None:
+        nested = "[" * 20_000 + "]" * 20_000
+        with pytest.raises(InvalidMessageError):
+            parse_pointer(f'{{"id": "m1", "mediationTarget": "http://h", "extra": {nested}}}')
+
+    def test_text_that_is_no_unicode_is_refused_like_any_other_bad_body(self) -> None:
+        with pytest.raises(InvalidMessageError):
+            parse_pointer('{"id": "\ud800", "mediationTarget": "http://h"}')
+
+    @settings(deadline=None)
+    @given(st.binary() | st.text() | pointers.map(encode_pointer).flatmap(lambda good: st.just(good[: len(good) // 2])))
+    def test_whatever_a_queue_holds_is_a_pointer_or_a_refusal(self, anything: str | bytes) -> None:
+        with suppress(InvalidMessageError):
+            assert parse_pointer(anything).id
+
+
+class TestDelivery:
+    def test_key_is_the_broker_id_else_the_message_id(self) -> None:
+        assert delivery("m1", broker_id="b1").key == "b1"
+        assert delivery("m1", broker_id="").key == "m1"
+
+    @pytest.mark.parametrize(
+        ("mode", "ordered", "blocks"),
+        [
+            (None, True, True),
+            (DispatchMode.BLOCK_ON_ERROR, True, True),
+            (DispatchMode.NEXT_ON_ERROR, True, False),
+            (DispatchMode.IMMEDIATE, False, False),
+        ],
+    )
+    def test_mode_says_whether_a_message_is_ordered_and_whether_it_blocks(
+        self, mode: DispatchMode | None, ordered: bool, blocks: bool
+    ) -> None:
+        message = delivery("m1", mode=mode)
+        assert (message.ordered, message.blocks_group) == (ordered, blocks)
+
+    def test_two_deliveries_of_one_message_are_different_things(self) -> None:
+        assert len({delivery("m1"), delivery("m1")}) == 2

@@ -1,0 +1,499 @@
+import time
+from collections.abc import Iterable
+from email.utils import formatdate
+from itertools import chain
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowcatalyst.errors import ConnectError, ConnectionBrokenError, RequestTimeoutError, TargetRefusedError
+from flowcatalyst.message import (
+    ACK,
+    Delivery,
+    DispatchMode,
+    ErrorKind,
+    Nack,
+    Outcome,
+    Reject,
+    Result,
+    Retry,
+    Severity,
+    Verdict,
+)
+from flowcatalyst.queues.contract import Capabilities
+from flowcatalyst.routing.policy import (
+    DEFAULT_DELAY_S,
+    EXCERPT_CHARS,
+    MAX_DELAY_S,
+    MAX_HOLD_S,
+    Delays,
+    clamp_delay,
+    decide,
+    interpret,
+    interpret_failure,
+    parse_retry_after,
+    wait_before_next_attempt,
+    wait_for_breaker,
+)
+from tests.support.deliveries import ORDERED, UNORDERED, delivery
+
+NOW = 1_700_000_000.0  # wall time of every response here
+IN_90_S = formatdate(NOW + 90, usegmt=True)
+AN_HOUR_AGO = formatdate(NOW - 3600, usegmt=True)
+
+Meaning = tuple[Result, ErrorKind, bool, float | None, Severity | None]  # with retryable, delay_s, warning
+
+SUCCESS: Meaning = (Result.SUCCESS, ErrorKind.NONE, False, None, None)
+CONFIG: Meaning = (Result.ERROR_CONFIG, ErrorKind.HTTP_ERROR, False, None, Severity.ERROR)
+CRITICAL: Meaning = (Result.ERROR_CONFIG, ErrorKind.HTTP_ERROR, False, None, Severity.CRITICAL)
+PROCESS: Meaning = (Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR, True, None, None)
+
+
+def not_acked(delay_s: float | None) -> Meaning:
+    return Result.ERROR_PROCESS, ErrorKind.NOT_ACKED, False, delay_s, None
+
+
+def rate_limited(delay_s: float) -> Meaning:
+    return Result.ERROR_PROCESS, ErrorKind.RATE_LIMITED, False, delay_s, None
+
+
+def meaning(outcome: Outcome) -> Meaning:
+    return outcome.result, outcome.error, outcome.retryable, outcome.delay_s, outcome.warning
+
+
+OTHER_4XX = [status for status in range(401, 500) if status not in (404, 429)]
+OTHER_5XX = [status for status in range(500, 600) if status != 501]
+UNEXPECTED = [*range(200), *range(201, 400), *range(600, 1000)]
+
+# The response table of 002: condition, statuses, Retry-After, body, meaning.
+RESPONSE_TABLE: list[tuple[str, Iterable[int], str | None, bytes, Meaning]] = [
+    ("ack=true", [200], None, b'{"ack": true}', SUCCESS),
+    ("ack=true with delay", [200], None, b'{"ack": true, "delaySeconds": 60}', SUCCESS),
+    ("ack=false with delay", [200], None, b'{"ack": false, "delaySeconds": 60}', not_acked(60)),
+    ("ack=false with delay 0", [200], None, b'{"ack": false, "delaySeconds": 0}', not_acked(None)),
+    ("ack=false with delay null", [200], None, b'{"ack": false, "delaySeconds": null}', not_acked(None)),
+    ("ack=false without delay", [200], None, b'{"ack": false}', not_acked(None)),
+    ("ack=false with a message", [200], None, b'{"ack": false, "message": "busy"}', not_acked(None)),
+    ("JSON that breaks off", [200], None, b'{"ack": fal', SUCCESS),
+    ("not JSON", [200], None, b"<html>OK</html>", SUCCESS),
+    ("not UTF-8", [200], None, b"\xff\xfe\x00", SUCCESS),
+    ("JSON without ack", [200], None, b'{"status": "done"}', SUCCESS),
+    ("empty body", [200], None, b"", SUCCESS),
+    ("bad request", [400], None, b"", CONFIG),
+    ("client error", OTHER_4XX, None, b"", CONFIG),
+    ("client error with Retry-After", [403], "7", b"", CONFIG),
+    ("not found", [404], None, b"", CONFIG),
+    ("429 with seconds", [429], "7", b"", rate_limited(7)),
+    ("429 with padded seconds", [429], " 7 ", b"", rate_limited(7)),
+    ("429 with zero", [429], "0", b"", rate_limited(30)),
+    ("429 with too many seconds", [429], "86400", b"", rate_limited(43_200)),
+    ("429 with absurdly many seconds", [429], "9" * 400, b"", rate_limited(43_200)),
+    ("429 with a future date", [429], IN_90_S, b"", rate_limited(90)),
+    ("429 with a past date", [429], AN_HOUR_AGO, b"", rate_limited(1)),
+    ("429 with a date in 9999", [429], "Fri, 31 Dec 9999 23:59:59 GMT", b"", rate_limited(43_200)),
+    ("429 with garbage", [429], "soon", b"", rate_limited(30)),
+    ("429 with an impossible date", [429], "Fri, 99 Foo 2030 99:99:99 GMT", b"", rate_limited(30)),
+    ("429 with a negative number", [429], "-5", b"", rate_limited(30)),
+    ("429 with a fraction", [429], "1.5", b"", rate_limited(30)),
+    ("429 with digits that are not ASCII", [429], "²", b"", rate_limited(30)),
+    ("429 with an empty header", [429], "", b"", rate_limited(30)),
+    ("429 without header", [429], None, b"", rate_limited(30)),
+    ("429 with an ack body", [429], None, b'{"ack": true}', rate_limited(30)),
+    ("not implemented", [501], None, b"", CRITICAL),
+    ("server error", OTHER_5XX, None, b"", PROCESS),
+    ("server error with Retry-After", [503], "7", b"", PROCESS),
+    ("server error with an ack body", [500], None, b'{"ack": true}', PROCESS),
+    ("unexpected", UNEXPECTED, None, b"", PROCESS),
+    ("unexpected with an ack body", [202], None, b'{"ack": true}', PROCESS),
+]
+
+
+class TestResponses:
+    @pytest.mark.parametrize(
+        ("statuses", "retry_after", "body", "expected"),
+        [pytest.param(*row, id=condition) for condition, *row in RESPONSE_TABLE],
+    )
+    def test_response_means_what_the_table_of_002_says(
+        self, statuses: Iterable[int], retry_after: str | None, body: bytes, expected: Meaning
+    ) -> None:
+        for status in statuses:
+            outcome = interpret(status, retry_after, body, NOW)
+            assert meaning(outcome) == expected, status
+            assert outcome.status == status
+
+    def test_table_of_002_covers_every_status(self) -> None:
+        covered = set(chain.from_iterable(statuses for _, statuses, *_ in RESPONSE_TABLE))
+        assert covered == set(range(1000))
+
+    def test_no_response_trips_the_breaker(self) -> None:
+        assert not any(interpret(status, None, b"", NOW).trips_breaker for status in range(1000))
+
+    @pytest.mark.parametrize(
+        ("error", "result", "kind", "retryable", "warning", "trips_breaker"),
+        [
+            (ConnectError("refused"), Result.ERROR_CONNECTION, ErrorKind.NETWORK_ERROR, True, None, True),
+            (ConnectionBrokenError("reset"), Result.ERROR_CONNECTION, ErrorKind.NETWORK_ERROR, True, None, True),
+            (RequestTimeoutError("900 s"), Result.ERROR_PROCESS, ErrorKind.TIMEOUT, True, None, True),
+            (TargetRefusedError("private"), Result.ERROR_CONFIG, ErrorKind.NETWORK_ERROR, False, Severity.ERROR, False),
+            (OSError("any other"), Result.ERROR_PROCESS, ErrorKind.NETWORK_ERROR, True, None, False),
+            (TimeoutError("any other"), Result.ERROR_PROCESS, ErrorKind.NETWORK_ERROR, True, None, False),
+            (KeyError("any other"), Result.ERROR_PROCESS, ErrorKind.NETWORK_ERROR, True, None, False),
+        ],
+        ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+    )
+    def test_attempt_without_a_response_means_what_the_table_of_002_says(
+        self,
+        error: Exception,
+        result: Result,
+        kind: ErrorKind,
+        retryable: bool,
+        warning: Severity | None,
+        trips_breaker: bool,
+    ) -> None:
+        outcome = interpret_failure(error)
+        assert meaning(outcome) == (result, kind, retryable, None, warning)
+        assert outcome.trips_breaker is trips_breaker
+        assert outcome.status is None
+        assert outcome.detail == f"{type(error).__name__}: {error}"
+
+    def test_error_derived_from_a_known_one_means_the_same(self) -> None:
+        class TlsError(ConnectError):
+            """The certificate is not for this host."""
+
+        assert interpret_failure(TlsError()).result is Result.ERROR_CONNECTION
+
+    @pytest.mark.parametrize(
+        ("outcome", "counts"),
+        [
+            (interpret(200, None, b"", NOW), False),
+            (interpret(200, None, b'{"ack": false}', NOW), False),
+            (interpret(429, None, b"", NOW), False),
+            (interpret(400, None, b"", NOW), True),
+            (interpret(500, None, b"", NOW), True),
+            (interpret(302, None, b"", NOW), True),
+            (interpret_failure(ConnectError()), True),
+            (interpret_failure(RequestTimeoutError()), True),
+            (interpret_failure(ValueError()), True),
+        ],
+    )
+    def test_only_failures_count_and_asking_for_patience_is_none(self, outcome: Outcome, counts: bool) -> None:
+        assert outcome.counts is counts
+
+    def test_outcome_keeps_the_beginning_of_the_body(self) -> None:
+        outcome = interpret(500, None, b"\xff" + "ä".encode() * 1_000_000, NOW)
+        assert outcome.excerpt == "\ufffd" + "ä" * (EXCERPT_CHARS - 1)
+        assert outcome.detail == "HTTP 500"
+
+
+class TestHostileAnswers:
+    """A 200 whose body tries to break the parser."""
+
+    @pytest.mark.parametrize(
+        ("body", "expected"),
+        [
+            (b'{"ack": false, "delaySeconds": -5}', not_acked(1)),
+            (b'{"ack": false, "delaySeconds": 0.25}', not_acked(1)),
+            (b'{"ack": false, "delaySeconds": 1.5}', not_acked(2)),
+            (b'{"ack": false, "delaySeconds": 43201}', not_acked(43_200)),
+            (b'{"ack": false, "delaySeconds": 1e308}', not_acked(43_200)),
+            (b'{"ack": false, "delaySeconds": 123456789012345678901234567890}', not_acked(43_200)),
+            (b'{"ack": false, "delaySeconds": -1e308}', not_acked(1)),
+            (b'{"ack": false, "delaySeconds": 1e-400}', not_acked(None)),
+            (b'{"ack": false, "nested": {"ack": true, "delaySeconds": 9}}', not_acked(None)),
+            (b'{"ack": true, "ack": false}', not_acked(None)),
+            (b'{"nested": {"ack": false}}', SUCCESS),
+            (b'[{"ack": false}]', SUCCESS),
+            (b"false", SUCCESS),
+            (b"null", SUCCESS),
+            (b'{"ack": "false"}', SUCCESS),
+            (b'{"ack": 0}', SUCCESS),
+            (b'{"ack": null}', SUCCESS),
+            (b'{"ack": false} trailing', SUCCESS),
+            (b'{"ack": false, "delaySeconds": NaN}', SUCCESS),  # NaN is not JSON
+            (b'{"ack": true, "delaySeconds": "soon"}', SUCCESS),
+        ],
+    )
+    def test_odd_answer_has_a_defined_meaning(self, body: bytes, expected: Meaning) -> None:
+        assert meaning(interpret(200, None, body, NOW)) == expected
+
+    @pytest.mark.parametrize(
+        "delay", ['"soon"', '"30"', "1e400", "-1e400", "9" * 400, "true", "[]", "{}"], ids=lambda text: text[:8]
+    )
+    def test_ack_false_is_never_taken_for_success_because_its_delay_is_unusable(self, delay: str) -> None:
+        outcome = interpret(200, None, f'{{"ack": false, "delaySeconds": {delay}}}'.encode(), NOW)
+        assert (outcome.result, outcome.error) == (Result.ERROR_PROCESS, ErrorKind.NOT_ACKED)
+
+    def test_deeply_nested_answer_is_an_outcome_not_an_exception(self) -> None:
+        body = b'{"x": ' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+        assert meaning(interpret(200, None, body, NOW)) == SUCCESS
+
+    @settings(deadline=None)
+    @given(st.integers(0, 999), st.none() | st.text(), st.binary() | st.text().map(str.encode))
+    def test_whatever_an_endpoint_answers_is_an_outcome_with_a_delay_every_queue_accepts(
+        self, status: int, retry_after: str | None, body: bytes
+    ) -> None:
+        outcome = interpret(status, retry_after, body, NOW)
+        assert outcome.status == status
+        assert outcome.delay_s is None or 1 <= outcome.delay_s <= MAX_DELAY_S
+
+
+class TestDelays:
+    @pytest.mark.parametrize(
+        ("asked", "used"),
+        [
+            (1, 1),
+            (7, 7),
+            (7.01, 8),
+            (0.001, 1),
+            (43_200, 43_200),
+            (43_200.5, 43_200),
+            (-1, 1),
+            (0, 30),
+            (-0.0, 30),
+            (float("inf"), 30),
+            (float("-inf"), 30),
+            (float("nan"), 30),
+        ],
+    )
+    def test_delay_is_clamped_to_what_queues_accept_and_nonsense_is_the_default(
+        self, asked: float, used: float
+    ) -> None:
+        assert clamp_delay(asked) == used
+
+    @settings(deadline=None)
+    @given(st.floats())
+    def test_every_delay_is_a_whole_number_of_seconds_that_queues_accept(self, asked: float) -> None:
+        delay_s = clamp_delay(asked)
+        assert 1 <= delay_s <= MAX_DELAY_S
+        assert delay_s.is_integer()
+
+    @pytest.mark.parametrize(
+        "date",
+        ["Tue, 14 Nov 2023 22:14:50 GMT", "Tuesday, 14-Nov-23 22:14:50 GMT", "Tue Nov 14 22:14:50 2023"],
+        ids=["IMF-fixdate", "RFC 850", "asctime"],
+    )
+    @pytest.mark.parametrize("timezone", ["UTC0", "WEST+5", "EAST-9"])
+    def test_every_form_of_an_http_date_is_read_as_utc_wherever_the_router_runs(
+        self, date: str, timezone: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setenv("TZ", timezone)
+            time.tzset()
+            try:
+                assert parse_retry_after(date, NOW) == 90.0
+            finally:
+                elsewhere.undo()
+                time.tzset()
+
+    @settings(deadline=None)
+    @given(st.integers(0, MAX_DELAY_S), st.sampled_from(["", " ", "\t"]))
+    def test_whole_seconds_are_read_as_they_are(self, seconds: int, padding: str) -> None:
+        assert parse_retry_after(f"{padding}{seconds}{padding}", NOW) == seconds
+
+    def test_leading_zeros_do_not_change_a_number_of_seconds(self) -> None:
+        assert parse_retry_after("000000000045", NOW) == 45.0
+
+    @settings(deadline=None)
+    @given(st.lists(st.sampled_from(["Fri,", "31", "Dec", "2030", "23:59:59", "GMT", "-0000", ":", "+99999", "-"])))
+    def test_header_that_is_almost_a_date_is_a_number_or_nothing(self, words: list[str]) -> None:
+        seconds = parse_retry_after(" ".join(words), NOW)
+        assert seconds is None or seconds >= 0
+
+    def test_no_header_asks_for_nothing(self) -> None:
+        assert parse_retry_after(None, NOW) is None
+
+
+def tried(tries: int, failures: int | None = None, mode: DispatchMode | None = None) -> Delivery:
+    """A message after its attempt number `tries`."""
+    message = delivery("m1", mode=mode)
+    message.tries = tries
+    message.failures = tries if failures is None else failures
+    return message
+
+
+SERVER_ERROR = interpret(500, None, b"", NOW)
+NO_CONNECTION = interpret_failure(ConnectError("refused"))
+TIMED_OUT = interpret_failure(RequestTimeoutError("900 s"))
+RATE_LIMITED = interpret(429, "120", b"", NOW)
+NOT_ACKED = interpret(200, None, b'{"ack": false}', NOW)
+NOT_ACKED_WITH_DELAY = interpret(200, None, b'{"ack": false, "delaySeconds": 300}', NOW)
+
+retryable = pytest.mark.parametrize(
+    "outcome", [SERVER_ERROR, NO_CONNECTION, TIMED_OUT], ids=["500", "connection", "timeout"]
+)
+patience = pytest.mark.parametrize(
+    ("outcome", "delay_s"),
+    [(RATE_LIMITED, 120.0), (NOT_ACKED, 30.0), (NOT_ACKED_WITH_DELAY, 300.0)],
+    ids=["429", "ack=false", "ack=false with delay"],
+)
+any_queue = pytest.mark.parametrize("queue", [ORDERED, UNORDERED], ids=["ordered", "unordered"])
+not_blocking = pytest.mark.parametrize("mode", [DispatchMode.NEXT_ON_ERROR, DispatchMode.IMMEDIATE])
+
+
+class TestDecide:
+    @any_queue
+    def test_success_is_acked(self, queue: Capabilities) -> None:
+        assert decide(interpret(200, None, b"", NOW), tried(1, failures=0), queue, None) == ACK
+
+    @any_queue
+    def test_success_is_acked_even_after_more_failures_than_allowed(self, queue: Capabilities) -> None:
+        assert decide(interpret(200, None, b"", NOW), tried(9, failures=9), queue, 3) == ACK
+
+    @any_queue
+    @pytest.mark.parametrize("status", [400, 401, 404, 418, 499, 501])
+    def test_configuration_errors_are_rejected_at_the_first_attempt(self, status: int, queue: Capabilities) -> None:
+        assert decide(interpret(status, None, b"", NOW), tried(1), queue, None) == Reject(f"HTTP {status}")
+
+    @any_queue
+    def test_refused_target_is_rejected(self, queue: Capabilities) -> None:
+        outcome = interpret_failure(TargetRefusedError("10.0.0.1 is private"))
+        assert decide(outcome, tried(1), queue, None) == Reject("TargetRefusedError: 10.0.0.1 is private")
+
+    @retryable
+    @any_queue
+    @pytest.mark.parametrize("mode", [None, *DispatchMode])
+    def test_first_two_failures_are_retried_after_1_and_2_seconds(
+        self, outcome: Outcome, queue: Capabilities, mode: DispatchMode | None
+    ) -> None:
+        assert decide(outcome, tried(1, mode=mode), queue, None) == Retry(1.0)
+        assert decide(outcome, tried(2, mode=mode), queue, None) == Retry(2.0)
+
+    @retryable
+    def test_third_failure_goes_back_to_a_queue_that_keeps_its_order(self, outcome: Outcome) -> None:
+        assert decide(outcome, tried(3), ORDERED, None) == Nack(30.0)
+
+    @retryable
+    def test_third_failure_is_held_in_place_where_followers_would_pass_it(self, outcome: Outcome) -> None:
+        assert decide(outcome, tried(3), UNORDERED, None) == Retry(30.0)
+        assert decide(outcome, tried(19), UNORDERED, None) == Retry(30.0)
+
+    @retryable
+    def test_tries_count_from_the_latest_receive_and_failures_from_the_first(self, outcome: Outcome) -> None:
+        assert decide(outcome, tried(1, failures=12), ORDERED, None) == Retry(1.0)
+
+    @patience
+    @pytest.mark.parametrize("tries", [1, 2, 3, 50])
+    def test_patience_is_never_retried_inside_the_router(self, outcome: Outcome, delay_s: float, tries: int) -> None:
+        assert decide(outcome, tried(tries, failures=0), ORDERED, None) == Nack(delay_s)
+        assert decide(outcome, tried(tries, failures=0), UNORDERED, None) == Retry(delay_s)
+
+    @patience
+    @any_queue
+    def test_asking_for_patience_never_ends_a_message(
+        self, outcome: Outcome, delay_s: float, queue: Capabilities
+    ) -> None:
+        verdict = decide(outcome, tried(100, failures=100), queue, 5)
+        assert verdict in (Nack(delay_s), Retry(delay_s))
+
+    @not_blocking
+    @any_queue
+    def test_message_that_blocks_nobody_goes_back_even_to_an_unordered_queue(
+        self, mode: DispatchMode, queue: Capabilities
+    ) -> None:
+        assert decide(SERVER_ERROR, tried(3, mode=mode), queue, None) == Nack(30.0)
+        assert decide(RATE_LIMITED, tried(1, mode=mode), queue, None) == Nack(120.0)
+
+    def test_explicit_block_on_error_waits_like_an_absent_mode(self) -> None:
+        assert decide(SERVER_ERROR, tried(3, mode=DispatchMode.BLOCK_ON_ERROR), UNORDERED, None) == Retry(30.0)
+
+    @pytest.mark.parametrize(
+        ("queue", "setting", "failures", "rejected"),
+        [
+            (ORDERED, None, 20, False),
+            (ORDERED, None, 1_000_000, False),
+            (UNORDERED, None, 19, False),
+            (UNORDERED, None, 20, True),
+            (UNORDERED, None, 21, True),
+            (ORDERED, 5, 4, False),
+            (ORDERED, 5, 5, True),
+            (UNORDERED, 5, 4, False),
+            (UNORDERED, 5, 5, True),
+            (UNORDERED, 50, 20, False),
+            (UNORDERED, 50, 50, True),
+            (ORDERED, 1, 1, True),
+        ],
+    )
+    def test_attempts_are_limited_by_the_setting_else_to_20_where_the_queue_is_unordered(
+        self, queue: Capabilities, setting: int | None, failures: int, rejected: bool
+    ) -> None:
+        verdict = decide(SERVER_ERROR, tried(3, failures=failures), queue, setting)
+        assert isinstance(verdict, Reject) is rejected
+
+    def test_last_allowed_failure_is_not_retried_inside_the_router(self) -> None:
+        assert decide(SERVER_ERROR, tried(1, failures=5), ORDERED, 5) == Reject(
+            "gave up after 5 failed attempts; last: HTTP 500"
+        )
+
+    @not_blocking
+    def test_attempts_are_limited_for_messages_that_block_nobody_too(self, mode: DispatchMode) -> None:
+        assert isinstance(decide(SERVER_ERROR, tried(3, failures=20, mode=mode), UNORDERED, None), Reject)
+
+
+class TestConfiguredDelays:
+    DELAYS = Delays(backoff_s=(0.5, 4.0, 9.0), give_back_s=77.0)
+
+    def test_defaults_are_those_of_002(self) -> None:
+        assert Delays() == Delays(backoff_s=(1.0, 2.0), give_back_s=30.0, follower_s=10.0)
+
+    def test_every_pause_of_the_backoff_is_one_retry_inside_the_router(self) -> None:
+        verdicts = [decide(SERVER_ERROR, tried(tries), ORDERED, None, self.DELAYS) for tries in (1, 2, 3, 4)]
+        assert verdicts == [Retry(0.5), Retry(4.0), Retry(9.0), Nack(77.0)]
+
+    def test_no_backoff_means_no_retry_inside_the_router(self) -> None:
+        assert decide(SERVER_ERROR, tried(1), ORDERED, None, Delays(backoff_s=())) == Nack(30.0)
+
+    def test_delay_the_endpoint_asked_for_wins(self) -> None:
+        assert decide(RATE_LIMITED, tried(1), ORDERED, None, self.DELAYS) == Nack(120.0)
+        assert decide(NOT_ACKED, tried(1), ORDERED, None, self.DELAYS) == Nack(77.0)
+
+
+class TestWaits:
+    @pytest.mark.parametrize(
+        ("held_s", "wait_s", "verdict"),
+        [
+            (0.0, 5.0, Retry(5.0)),
+            (0.0, 4.2, Retry(4.2)),
+            (0.0, 0.0, Retry(0.0)),
+            (3.0, 2.0, Retry(2.0)),
+            (3.0, 2.1, Nack(2.1)),
+            (5.0, 5.0, Nack(5.0)),
+            (5.0, 0.1, Nack(1.0)),
+        ],
+    )
+    def test_message_waits_for_a_breaker_in_memory_until_its_hold_budget_is_spent(
+        self, held_s: float, wait_s: float, verdict: Verdict
+    ) -> None:
+        message = delivery("m1")
+        message.held_s = held_s
+        assert wait_for_breaker(wait_s, message, ORDERED) == verdict
+
+    def test_hold_budget_is_five_seconds(self) -> None:
+        assert MAX_HOLD_S == 5.0
+
+    @pytest.mark.parametrize("mode", [None, *DispatchMode])
+    def test_message_of_an_unordered_queue_waits_for_a_breaker_in_place_however_long(
+        self, mode: DispatchMode | None
+    ) -> None:
+        message = delivery("m1", mode=mode)
+        message.held_s = 10_000.0
+        assert wait_for_breaker(5.0, message, UNORDERED) == Retry(5.0)
+
+    @pytest.mark.parametrize(
+        ("mode", "queue", "verdict"),
+        [
+            (None, ORDERED, Nack(77.0)),
+            (DispatchMode.BLOCK_ON_ERROR, ORDERED, Nack(77.0)),
+            (None, UNORDERED, Retry(77.0)),
+            (DispatchMode.BLOCK_ON_ERROR, UNORDERED, Retry(77.0)),
+            (DispatchMode.NEXT_ON_ERROR, UNORDERED, Nack(77.0)),
+            (DispatchMode.IMMEDIATE, UNORDERED, Nack(77.0)),
+        ],
+    )
+    def test_long_wait_is_spent_in_the_queue_unless_followers_would_pass(
+        self, mode: DispatchMode | None, queue: Capabilities, verdict: Verdict
+    ) -> None:
+        assert wait_before_next_attempt(77.0, delivery("m1", mode=mode), queue) == verdict
+
+    def test_default_delay_is_thirty_seconds(self) -> None:
+        assert DEFAULT_DELAY_S == 30.0

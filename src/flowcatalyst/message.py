@@ -34,9 +34,9 @@ class MessagePointer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
     id: str
     mediation_target: str
-    pool_code: str = DEFAULT_POOL
+    pool_code: str | None = None
     auth_token: str | None = None
-    mediation_type: MediationType = MediationType.HTTP
+    mediation_type: MediationType | None = None
     message_group_id: str | None = None
     high_priority: bool = False
     dispatch_mode: DispatchMode | None = None
@@ -50,7 +50,7 @@ def parse_pointer(body: str | bytes) -> MessagePointer:
     """The pointer in a queue body, or `InvalidMessageError` with the reason it is none."""
     try:
         pointer = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise InvalidMessageError(f"body is not a message pointer: {error}") from None
     check_pointer(pointer)
     return pointer

@@ -15,7 +15,7 @@ def state_of(breaker: Breaker) -> BreakerState:
 def call(breaker: Breaker, failed: bool, now: float = 0.0) -> None:
     """One call that is admitted and ends at once."""
     assert breaker.admit(now) is None
-    breaker.record(failed, now)
+    breaker.record(failed, now, admitted_at=now)
 
 
 def opened(at: float = 0.0) -> Breaker:
@@ -98,15 +98,15 @@ class TestOpen:
         for _ in range(13):
             breaker.admit(0.0)
         for _ in range(10):
-            breaker.record(FAILED, 0.0)
+            breaker.record(FAILED, 0.0, 5.0)
         for _ in range(3):
-            breaker.record(failed, 4.0)
+            breaker.record(failed, 4.0, 5.0)
         assert state_of(breaker) is BreakerState.OPEN
         assert breaker.admit(4.9) == 5.0
 
     def test_stragglers_do_not_count_once_it_has_closed_again(self) -> None:
         breaker = opened()
-        breaker.record(FAILED, 1.0)
+        breaker.record(FAILED, 1.0, 5.0)
         for _ in range(3):
             call(breaker, OK, 5.0)
         assert repr(breaker) == "<Breaker CLOSED 0/0 failed>"
@@ -121,10 +121,10 @@ class TestHalfOpen:
 
     def test_three_successes_close_it(self) -> None:
         breaker = half_open(probes=3)
-        breaker.record(OK, 6.0)
-        breaker.record(OK, 6.0)
+        breaker.record(OK, 6.0, 5.0)
+        breaker.record(OK, 6.0, 5.0)
         assert state_of(breaker) is BreakerState.HALF_OPEN
-        breaker.record(OK, 6.0)
+        breaker.record(OK, 6.0, 5.0)
         assert state_of(breaker) is BreakerState.CLOSED
 
     def test_probes_one_after_the_other_close_it_too(self) -> None:
@@ -136,62 +136,59 @@ class TestHalfOpen:
 
     def test_successes_leave_no_place_for_a_fourth_probe(self) -> None:
         breaker = half_open(probes=3)
-        breaker.record(OK, 6.0)
+        breaker.record(OK, 6.0, 5.0)
         assert breaker.admit(6.0) == 11.0
 
     def test_one_failure_opens_it_for_another_five_seconds(self) -> None:
         breaker = half_open(at=5.0, probes=2)
-        breaker.record(OK, 6.0)
-        breaker.record(FAILED, 7.0)
+        breaker.record(OK, 6.0, 5.0)
+        breaker.record(FAILED, 7.0, 5.0)
         assert state_of(breaker) is BreakerState.OPEN
         assert breaker.admit(11.9) == 12.0
         assert breaker.admit(12.0) is None
 
     def test_successes_before_a_failure_do_not_count_for_the_next_half_open_time(self) -> None:
         breaker = half_open(at=5.0, probes=3)
-        breaker.record(OK, 5.0)
-        breaker.record(OK, 5.0)
-        breaker.record(FAILED, 5.0)
+        breaker.record(OK, 5.0, 5.0)
+        breaker.record(OK, 5.0, 5.0)
+        breaker.record(FAILED, 5.0, 5.0)
         call(breaker, OK, 10.0)
         assert state_of(breaker) is BreakerState.HALF_OPEN
 
     def test_closed_again_it_needs_ten_fresh_calls_to_open(self) -> None:
         breaker = half_open(probes=3)
         for _ in range(3):
-            breaker.record(OK, 5.0)
+            breaker.record(OK, 5.0, 5.0)
         for _ in range(9):
             call(breaker, FAILED, 6.0)
         assert state_of(breaker) is BreakerState.CLOSED
         call(breaker, FAILED, 6.0)
         assert state_of(breaker) is BreakerState.OPEN
 
+    @pytest.mark.parametrize("probes", [1, 2, 3])
     @pytest.mark.parametrize("failed", [OK, FAILED])
-    def test_straggler_while_no_probe_is_in_flight_changes_nothing(self, failed: bool) -> None:
-        breaker = half_open(probes=1)
-        breaker.record(OK, 5.0)
-        breaker.record(failed, 5.5)
+    def test_call_from_before_the_opening_decides_nothing(self, failed: bool, probes: int) -> None:
+        breaker = half_open(at=5.0, probes=probes)
+        for _ in range(5):
+            breaker.record(failed, 5.5, admitted_at=4.9)
+            breaker.withdraw(admitted_at=4.9)
         assert state_of(breaker) is BreakerState.HALF_OPEN
-        call(breaker, OK, 6.0)
-        assert state_of(breaker) is BreakerState.HALF_OPEN
-        call(breaker, OK, 6.0)
+        assert [breaker.admit(5.5) for _ in range(3 - probes)] == [None] * (3 - probes)
+        assert breaker.admit(5.5) is not None
+        for _ in range(3):
+            assert state_of(breaker) is BreakerState.HALF_OPEN
+            breaker.record(OK, 6.0, admitted_at=5.0)
         assert state_of(breaker) is BreakerState.CLOSED
-
-    def test_stragglers_that_succeed_make_no_room_for_more_than_three_probes(self) -> None:
-        breaker = half_open(probes=1)
-        for _ in range(2):
-            breaker.record(OK, 5.0)
-            assert breaker.admit(5.0) is None
-        assert breaker.admit(5.0) is not None
 
     def test_withdrawn_probe_makes_room_for_another(self) -> None:
         breaker = half_open(probes=3)
-        breaker.withdraw()
+        breaker.withdraw(5.0)
         assert breaker.admit(5.0) is None
         assert breaker.admit(5.0) is not None
 
     def test_withdrawn_probe_is_neither_success_nor_failure(self) -> None:
         breaker = half_open(probes=1)
-        breaker.withdraw()
+        breaker.withdraw(5.0)
         assert state_of(breaker) is BreakerState.HALF_OPEN
         for _ in range(2):
             call(breaker, OK, 6.0)
@@ -202,13 +199,13 @@ class TestHalfOpen:
     def test_withdrawing_more_than_was_admitted_makes_no_extra_room(self) -> None:
         breaker = half_open(probes=1)
         for _ in range(5):
-            breaker.withdraw()
+            breaker.withdraw(5.0)
         assert [breaker.admit(5.0) for _ in range(4)] == [None, None, None, 10.0]
 
     def test_withdraw_in_the_closed_state_changes_nothing(self) -> None:
         breaker = Breaker()
         call(breaker, FAILED)
-        breaker.withdraw()
+        breaker.withdraw(5.0)
         assert repr(breaker) == "<Breaker CLOSED 1/1 failed>"
 
     def test_reset_closes_it_and_forgets_what_was(self) -> None:
@@ -243,7 +240,7 @@ class TestBreakers:
         breakers = Breakers()
         breakers.get("started").admit(5000.0)
         breakers.get("ended").admit(0.0)
-        breakers.get("ended").record(OK, 5000.0)
+        breakers.get("ended").record(OK, 5000.0, 5.0)
         breakers.evict_idle(8599.0)
         assert len(breakers) == 2
 

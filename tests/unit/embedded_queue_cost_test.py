@@ -77,7 +77,7 @@ async def cost_of_take_and_ack(queue: EmbeddedQueue, clock: SetClock) -> int:
     def work(connection: sqlite3.Connection) -> None:
         taken = embedded_jobs.take(connection, queue.name, 20, "me", clock.now, 60)
         assert len(taken.messages) == 20
-        receipts = [embedded_jobs.Receipt(message.seq, message.receives) for message in taken.messages]
+        receipts = [message.receipt for message in taken.messages]
         embedded_jobs.nack(connection, queue.name, [(receipt, 0) for receipt in receipts[:5]], clock.now + 5)
         embedded_jobs.ack(connection, receipts[5:])
 
@@ -175,7 +175,7 @@ async def follow(queue: EmbeddedQueue, clock: SetClock, actions: Sequence[tuple[
     assert (await queue.depth()).waiting == sum(message["hidden_until"] <= clock.now for message in model.messages)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(actions=st.lists(ACTIONS, max_size=40))
 def test_it_behaves_like_the_simple_model(actions: list[tuple[str, Any]]) -> None:
     async def run(folder: str) -> None:

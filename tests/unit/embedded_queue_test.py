@@ -151,7 +151,7 @@ async def test_unlock_after_the_lease_ran_out_works_too(queue: EmbeddedQueue, cl
     await queue.publish(grouped("a1", "a2"))
     (first,) = await take(queue, 1)
     clock.now += 61
-    await queue.store.writer.run(lambda c: embedded_jobs._show_what_is_due(c, "orders", clock.now))
+    await queue.store.writer.run(lambda c: embedded_jobs._unlock_what_is_due(c, "orders", clock.now))
     assert await queue.nack([first], 0, unlock=True) == [Settled.OK]
     assert bodies(await take(queue)) == ["a1", "a2"]
 

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from flowcatalyst.errors import InvalidMessageError
 from flowcatalyst.message import (
-    DEFAULT_POOL,
     DispatchMode,
     MediationType,
     MessagePointer,
@@ -68,11 +67,8 @@ class TestParsing:
 
     def test_all_but_id_and_target_have_defaults(self) -> None:
         pointer = parse_pointer(body())
-        assert (pointer.pool_code, pointer.auth_token, pointer.mediation_type) == (
-            DEFAULT_POOL,
-            None,
-            MediationType.HTTP,
-        )
+        assert (pointer.pool_code, pointer.auth_token, pointer.mediation_type) == (None, None, None)
+        assert parse_pointer(body(poolCode=None, authToken=None, mediationType=None)) == pointer
         assert (pointer.message_group_id, pointer.high_priority, pointer.dispatch_mode) == (None, False, None)
 
     def test_unknown_keys_are_ignored(self) -> None:

@@ -126,13 +126,12 @@ class TestSlidingWindow:
         assert window.available(59.0) == 1
         assert window.available(60.0) == 2
 
-    def test_starts_made_without_a_limit_count_when_one_is_set(self) -> None:
+    def test_limit_set_where_there_was_none_counts_from_then_on(self) -> None:
         window = SlidingWindow(None)
         for _ in range(3):
             assert start(window, 0.0)
         window.change(2)
-        assert window.available(1.0) == 0
-        assert window.next_permit_at(1.0) == 60.0
+        assert window.available(1.0) == 2
 
     def test_permit_that_does_not_exist_cannot_be_taken(self) -> None:
         window = SlidingWindow(1)

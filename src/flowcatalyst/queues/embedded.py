@@ -15,7 +15,7 @@ from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError, Stor
 from flowcatalyst.message import MAX_BODY_BYTES, Delivery, Settled
 from flowcatalyst.queues import embedded_jobs
 from flowcatalyst.queues.contract import Capabilities, Outgoing, Published
-from flowcatalyst.queues.embedded_jobs import Depth, Leased, Receipt, Taken
+from flowcatalyst.queues.embedded_jobs import Depth, Leased, Taken
 from flowcatalyst.queues.embedded_store import EmbeddedStore
 from flowcatalyst.sqlite_writer import StorageUnavailableError
 
@@ -66,7 +66,9 @@ class EmbeddedQueue:
         if not self.store.queues:
             await self.store.close()
         elif all(other.name != self.name for other in self.store.queues):
-            await self._run(partial(embedded_jobs.release, owners=[self.store.owner], queue=self.name))
+            await self._run(
+                partial(embedded_jobs.release, owners=[self.store.owner], now=self._clock.wall(), queue=self.name)
+            )
 
     def wake(self) -> None:
         """Make those who wait in `receive` look again."""
@@ -144,7 +146,7 @@ class EmbeddedQueue:
     def _give_back(self, leasing: asyncio.Future[Taken]) -> None:
         if leasing.cancelled() or leasing.exception() or not leasing.result().messages:
             return
-        failures = [(Receipt(message.seq, message.receives), message.failures) for message in leasing.result().messages]
+        failures = [(message.receipt, message.failures) for message in leasing.result().messages]
         with suppress(StorageError):  # closed meanwhile: closing gave everything back
             self._submit(partial(embedded_jobs.nack, queue=self.name, failures=failures, visible_at=None))
 
@@ -193,7 +195,7 @@ class EmbeddedQueue:
     def _delivery(self, message: Leased, lease_until: float) -> Delivery:
         return Delivery(
             broker_id=self._broker_id(message.seq),
-            receipt=Receipt(message.seq, message.receives),
+            receipt=message.receipt,
             body=message.body,
             group=message.group,
             receive_count=message.receives,

@@ -1,37 +1,46 @@
 -- The tables of an embedded store.
 --
--- A lane is what gets locked: ["queue","group"] for a group, ["queue",group or null,seq] for a message on its own.
--- Lanes, bodies and deduplication ids are kept as JSON text. So they travel in and out of JSON untouched, odd names
+-- A lane is what gets locked: one for each group, one for each message that is ordered with nothing. Taking messages
+-- writes to their lane only, never to the messages: a lease is a prefix of its lane, up to `leased_to`.
+--
+-- Groups, bodies and deduplication ids are kept as JSON text. So they travel in and out of JSON untouched, odd names
 -- cannot collide, and a NUL character survives (SQLite ends a decoded string there).
 
 CREATE TABLE IF NOT EXISTS store (
-  id TEXT NOT NULL  -- makes broker ids unique when one router uses several files
+  id TEXT NOT NULL,          -- makes broker ids unique when one router uses several files
+  last_seq INTEGER NOT NULL  -- of the newest message ever; never reused, since broker ids are made of it
 );
-INSERT INTO store SELECT lower(hex(randomblob(4))) WHERE NOT EXISTS (SELECT 1 FROM store);
-
-CREATE TABLE IF NOT EXISTS messages (
-  seq INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused: receipts and broker ids are made of it
-  lane TEXT NOT NULL,
-  published_at REAL NOT NULL,
-  visible_at REAL,                        -- hidden until then; NULL: visible
-  owner TEXT,                             -- whose lease hides it; NULL when it is only delayed
-  receives INTEGER NOT NULL DEFAULT 0,
-  failures INTEGER NOT NULL DEFAULT 0,
-  body TEXT NOT NULL
-);
-CREATE INDEX IF NOT EXISTS messages_by_lane ON messages (lane, seq);
-CREATE INDEX IF NOT EXISTS hidden_messages ON messages (lane, visible_at) WHERE visible_at IS NOT NULL;
+INSERT INTO store SELECT lower(hex(randomblob(4))), 0 WHERE NOT EXISTS (SELECT 1 FROM store);
 
 -- One row for each lane that has messages.
 CREATE TABLE IF NOT EXISTS lanes (
-  lane TEXT PRIMARY KEY,
+  id INTEGER PRIMARY KEY,
   queue TEXT NOT NULL,
-  head INTEGER NOT NULL,  -- seq of its first message
-  due REAL                -- first visible_at of its hidden messages; NULL: none is hidden, the lane is not locked
-) WITHOUT ROWID;
+  name TEXT,                            -- the group; NULL: a lane of one message
+  grp TEXT NOT NULL,                    -- the group as it is handed out, also for a lane of one message
+  head INTEGER NOT NULL,                -- seq of its first message
+  epoch INTEGER NOT NULL DEFAULT 0,     -- how often it was leased; older receipts are stale
+  leased_to INTEGER NOT NULL DEFAULT 0, -- seq of the last message of the newest lease
+  owner TEXT,                           -- who holds that lease; NULL: nobody
+  due REAL                              -- locked until then: its lease ends, or its delays do; NULL: not locked
+);
+CREATE UNIQUE INDEX IF NOT EXISTS lanes_by_name ON lanes (queue, name) WHERE name IS NOT NULL;
 -- Unique, so that walking it needs no sorting by (head, seq).
 CREATE UNIQUE INDEX IF NOT EXISTS ready_lanes ON lanes (queue, head) WHERE due IS NULL;
 CREATE INDEX IF NOT EXISTS locked_lanes ON lanes (queue, due) WHERE due IS NOT NULL;
+
+-- Clustered by lane: what is taken and deleted together lies together, so that a commit writes few pages.
+CREATE TABLE IF NOT EXISTS messages (
+  lane INTEGER NOT NULL,
+  seq INTEGER NOT NULL,
+  published_at REAL NOT NULL,
+  given_back INTEGER NOT NULL DEFAULT 0,  -- epoch of the lease it was last given back from
+  visible_at REAL,                        -- when it was given back with a delay: until then
+  receives INTEGER NOT NULL DEFAULT 0,    -- deliveries that ended without an ack
+  failures INTEGER NOT NULL DEFAULT 0,
+  body TEXT NOT NULL,
+  PRIMARY KEY (lane, seq)
+) WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS deduplication (
   queue TEXT NOT NULL,

@@ -19,20 +19,27 @@ LANE_SHARE: Final = 10  # messages of one lane in a batch, while other lanes hav
 
 
 class Receipt(NamedTuple):
-    """Proof of one delivery. It goes stale when the message is delivered again."""
+    """Proof of one delivery. It goes stale when its lane is leased again."""
 
     seq: int
-    receives: int
+    lane: int
+    epoch: int
 
 
 class Leased(NamedTuple):
     """A message as `take` hands it out."""
 
     seq: int
+    lane: int
+    epoch: int
     receives: int
     failures: int
     group: str | None
     body: str
+
+    @property
+    def receipt(self) -> Receipt:
+        return Receipt(self.seq, self.lane, self.epoch)
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,9 +68,6 @@ class Accepted:
     duplicates: set[int] = field(default_factory=set)  # positions
 
 
-Lane = tuple[str, str | None] | tuple[str, str | None, int]
-
-
 def _encode(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
@@ -72,23 +76,32 @@ def _one(connection: sqlite3.Connection, query: str, parameters: Sequence[Any] |
     return connection.execute(query, parameters).fetchone()[0]
 
 
-_leased_rows: Final = msgspec.json.Decoder(list[tuple[int, int, int, str | None, str]])
+_leased_rows: Final = msgspec.json.Decoder(list[tuple[int, int, int, int, int, str | None, str]])
 _seq_by_id_rows: Final = msgspec.json.Decoder(list[tuple[str, int]])
-_located_rows: Final = msgspec.json.Decoder(list[tuple[int, int, str | None, str]])
-_owned_rows: Final = msgspec.json.Decoder(list[tuple[int, str]])
+_epoch_rows: Final = msgspec.json.Decoder(list[tuple[int, int]])
+_found_rows: Final = msgspec.json.Decoder(list[tuple[int, int, int, str | None]])
 _owner_rows: Final = msgspec.json.Decoder(list[str])
 
 
 # Publish
 
-_LAST_SEQ = "SELECT ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'messages'), 0)"
-_INSERT_MESSAGES = """
-    INSERT INTO messages (seq, lane, body, published_at)
-    SELECT :first + key, value -> 0, value -> 1, :now FROM json_each(:rows)"""
-_INSERT_LANES = """
-    INSERT INTO lanes (lane, queue, head)
-    SELECT value -> 0, :queue, value ->> 1 FROM json_each(:heads) WHERE true
-    ON CONFLICT (lane) DO NOTHING"""
+_LAST_SEQ = "SELECT last_seq FROM store"
+_SET_LAST_SEQ = "UPDATE store SET last_seq = ?"
+# Rows are [seq, group, body]; a row of a lane of its own is marked by its place in the one or the other list.
+_INSERT_GROUP_LANES = """
+    INSERT INTO lanes (queue, name, grp, head)
+    SELECT :queue, value -> 1, value -> 1, value ->> 0 FROM json_each(:rows) WHERE true
+    ON CONFLICT (queue, name) WHERE name IS NOT NULL DO NOTHING"""
+_INSERT_GROUPED = """
+    INSERT INTO messages (lane, seq, body, published_at)
+    SELECT l.id, r.value ->> 0, r.value -> 2, :now
+    FROM json_each(:rows) AS r CROSS JOIN lanes AS l ON l.queue = :queue AND l.name = r.value -> 1"""
+_INSERT_OWN_LANES = """
+    INSERT INTO lanes (queue, grp, head) SELECT :queue, value -> 1, value ->> 0 FROM json_each(:rows)"""
+_INSERT_UNGROUPED = """
+    INSERT INTO messages (lane, seq, body, published_at)
+    SELECT l.id, l.head, r.value -> 2, :now FROM json_each(:rows) AS r
+    CROSS JOIN lanes AS l ON l.queue = :queue AND l.due IS NULL AND l.head = r.value ->> 0"""
 _FORGET_OLD_IDS = "DELETE FROM deduplication WHERE expires_at <= ?"
 _KNOWN_IDS = """
     SELECT json_group_array(json_array(json(d.id), d.seq))
@@ -98,13 +111,16 @@ _REMEMBER_IDS = """
     SELECT :queue, value -> 0, value ->> 1, :expires_at FROM json_each(:ids)"""
 
 
+Row = tuple[int, str | None, str]
+
+
 def publish(connection: sqlite3.Connection, queue: str, messages: Sequence[Outgoing], now: float) -> Accepted:
     """Append messages with consecutive seqs, but for those whose deduplication id is known."""
     seq_by_id = _find_known_ids(connection, queue, messages, now)
     known_before = len(seq_by_id)
     first = _one(connection, _LAST_SEQ) + 1
     accepted = Accepted()
-    rows: list[tuple[Lane, str]] = []
+    rows: list[Row] = []
     for position, message in enumerate(messages):
         seq = first + len(rows)
         if message.deduplication_id is not None:
@@ -114,9 +130,9 @@ def publish(connection: sqlite3.Connection, queue: str, messages: Sequence[Outgo
                 accepted.duplicates.add(position)
                 continue
         accepted.seqs.append(seq)
-        rows.append(((queue, None, seq) if message.group is None else (queue, message.group), message.body))
+        rows.append((seq, message.group, message.body))
     if rows:
-        _insert(connection, queue, rows, first, now)
+        _insert(connection, queue, rows, now)
     if len(seq_by_id) > known_before:
         new = [item for item in seq_by_id.items() if item[1] >= first]
         expires_at = now + DEDUPLICATION_S
@@ -134,68 +150,65 @@ def _find_known_ids(
     return dict(_seq_by_id_rows.decode(_one(connection, _KNOWN_IDS, {"ids": _encode(ids), "queue": queue})))
 
 
-def _insert(
-    connection: sqlite3.Connection, queue: str, rows: Sequence[tuple[Lane, str]], first: int, now: float
-) -> None:
-    heads: dict[Lane, int] = {}
-    for position, (lane, _) in enumerate(rows):
-        heads.setdefault(lane, first + position)
-    connection.execute(_INSERT_MESSAGES, {"rows": _encode(rows), "first": first, "now": now})
-    connection.execute(_INSERT_LANES, {"heads": _encode(list(heads.items())), "queue": queue})
+def _insert(connection: sqlite3.Connection, queue: str, rows: Sequence[Row], now: float) -> None:
+    connection.execute(_SET_LAST_SEQ, (rows[-1][0],))
+    if grouped := [row for row in rows if row[1] is not None]:
+        firsts = {row[1]: row for row in reversed(grouped)}  # the first row of each group
+        lanes = [(seq, group) for seq, group, _ in firsts.values()]
+        connection.execute(_INSERT_GROUP_LANES, {"rows": _encode(lanes), "queue": queue})
+        connection.execute(_INSERT_GROUPED, {"rows": _encode(grouped), "queue": queue, "now": now})
+    if alone := [row for row in rows if row[1] is None]:
+        parameters = {"rows": _encode(alone), "queue": queue}
+        connection.execute(_INSERT_OWN_LANES, parameters)
+        connection.execute(_INSERT_UNGROUPED, {**parameters, "now": now})
 
 
 # Take
 
 _NEXT_DUE = "SELECT min(due) FROM lanes WHERE queue = ? AND due IS NOT NULL"
-_DUE_LANES = "SELECT json_group_array(lane) FROM lanes WHERE queue = ? AND due <= ?"
-_SHOW_DUE = """
-    UPDATE messages SET visible_at = NULL, owner = NULL
-    WHERE lane IN (SELECT value FROM json_each(:lanes)) AND visible_at <= :now"""
-# No message of a ready lane is hidden. `{part}` compares with the last message of the lane's share.
+_DUE_LANES = "SELECT json_group_array(id) FROM lanes WHERE queue = ? AND due <= ?"
+# Rows are put together as JSON by hand: bodies and groups are JSON already and need no second look.
+# `{part}` compares with the last message of the lane's share.
 _READY_MESSAGES = """
-    SELECT json_group_array(json_array(seq, receives + 1, failures, lane -> 1, json(body))) FROM (
-      SELECT m.seq, m.receives, m.failures, m.lane, m.body
-      FROM lanes AS l CROSS JOIN messages AS m ON m.lane = l.lane
+    SELECT '[' || ifnull(group_concat('[' || seq || ',' || lane || ',' || epoch || ',' || receives || ',' || failures
+      || ',' || grp || ',' || body || ']'), '') || ']'
+    FROM (
+      SELECT m.seq, m.lane, l.epoch + 1 AS epoch, m.receives + 1 AS receives, m.failures, l.grp, m.body
+      FROM lanes AS l CROSS JOIN messages AS m ON m.lane = l.id
       WHERE l.queue = :queue AND l.due IS NULL AND m.seq {part} ifnull(
-        (SELECT seq FROM messages WHERE lane = l.lane ORDER BY seq LIMIT 1 OFFSET :share - 1), 9223372036854775807)
+        (SELECT seq FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1 OFFSET :share - 1), 9223372036854775807)
       ORDER BY l.head, m.seq LIMIT :limit)"""
 TAKE_SHARES: Final = _READY_MESSAGES.format(part="<=")
 TAKE_MORE: Final = _READY_MESSAGES.format(part=">")
 _LEASE = """
-    UPDATE messages SET visible_at = :until, owner = :owner, receives = receives + 1
-    WHERE seq IN (SELECT value FROM json_each(:seqs))"""
-_LOCK_LANES = """
-    UPDATE lanes SET due = :until
-    WHERE queue = :queue AND due IS NULL AND head IN (SELECT value FROM json_each(:seqs))"""
+    UPDATE lanes SET epoch = epoch + 1, leased_to = last.value ->> 1, owner = :owner, due = :until
+    FROM json_each(:lasts) AS last WHERE lanes.id = last.value ->> 0"""
 
 
 def take(connection: sqlite3.Connection, queue: str, limit: int, owner: str, now: float, visibility_s: float) -> Taken:
     """Lease up to `limit` messages: a share of each ready lane, oldest head first, then more of the same lanes."""
-    next_due = _show_what_is_due(connection, queue, now)
+    next_due = _unlock_what_is_due(connection, queue, now)
     messages = _ready(connection, TAKE_SHARES, queue, limit)
     if not messages:
         return Taken([], next_due, data_version(connection))
     if LANE_SHARE <= len(messages) < limit:
         messages += _ready(connection, TAKE_MORE, queue, limit - len(messages))
-    messages.sort()  # by seq, which keeps the order of each lane and does not lean on that of json_group_array
-    lease = {"seqs": _encode([message.seq for message in messages]), "until": now + visibility_s}
-    connection.execute(_LEASE, {**lease, "owner": owner})
-    connection.execute(_LOCK_LANES, {**lease, "queue": queue})
+    messages.sort()  # by seq, which keeps the order of each lane and does not lean on that of group_concat
+    lasts = {message.lane: message.seq for message in messages}
+    connection.execute(_LEASE, {"lasts": _encode(list(lasts.items())), "owner": owner, "until": now + visibility_s})
     return Taken(messages, next_due)
 
 
 def _ready(connection: sqlite3.Connection, query: str, queue: str, limit: int) -> list[Leased]:
     rows = _one(connection, query, {"queue": queue, "limit": limit, "share": LANE_SHARE})
-    return [Leased(*row) for row in _leased_rows.decode(rows)]
+    return list(map(Leased._make, _leased_rows.decode(rows)))
 
 
-def _show_what_is_due(connection: sqlite3.Connection, queue: str, now: float) -> float | None:
+def _unlock_what_is_due(connection: sqlite3.Connection, queue: str, now: float) -> float | None:
     next_due = _next_due(connection, queue)
     if next_due is None or next_due > now:
         return next_due
-    lanes = _one(connection, _DUE_LANES, (queue, now))
-    connection.execute(_SHOW_DUE, {"lanes": lanes, "now": now})
-    _refresh_lanes(connection, lanes)
+    _end_leases(connection, _one(connection, _DUE_LANES, (queue, now)), now)
     return _next_due(connection, queue)
 
 
@@ -204,75 +217,106 @@ def _next_due(connection: sqlite3.Connection, queue: str) -> float | None:
     return due
 
 
+# Lanes, in JSON arrays of ids
+
+_COUNT_UNSETTLED = """
+    UPDATE messages SET receives = receives + 1 FROM json_each(?) AS asked CROSS JOIN lanes AS l ON l.id = asked.value
+    WHERE l.owner IS NOT NULL AND messages.lane = l.id AND messages.seq <= l.leased_to
+    AND messages.given_back <> l.epoch"""
+_UNLOCK_OR_DELAY = """
+    UPDATE lanes SET owner = NULL, due = (
+      SELECT max(visible_at) FROM messages WHERE lane = lanes.id AND seq <= leased_to AND visible_at > :now)
+    WHERE id IN (SELECT value FROM json_each(:lanes))"""
+
+
+def _end_leases(connection: sqlite3.Connection, lanes: str, now: float) -> None:
+    """The leases and delays of these lanes are over; what was given back for longer still locks its lane."""
+    connection.execute(_COUNT_UNSETTLED, (lanes,))
+    connection.execute(_UNLOCK_OR_DELAY, {"lanes": lanes, "now": now})
+
+
 _DROP_EMPTY_LANES = """
-    DELETE FROM lanes WHERE lane IN (SELECT value FROM json_each(?))
-    AND NOT EXISTS (SELECT 1 FROM messages WHERE messages.lane = lanes.lane)"""
+    DELETE FROM lanes WHERE id IN (SELECT value FROM json_each(?))
+    AND NOT EXISTS (SELECT 1 FROM messages WHERE lane = lanes.id)"""
+# A lane stays as locked as it is while a message of its lease is unsettled. After that only delays lock it.
 _REFRESH_LANES = """
     UPDATE lanes SET
-      head = (SELECT min(seq) FROM messages WHERE messages.lane = lanes.lane),
-      due = (SELECT min(visible_at) FROM messages WHERE messages.lane = lanes.lane AND visible_at IS NOT NULL)
-    WHERE lane IN (SELECT value FROM json_each(?))"""
+      head = (SELECT min(seq) FROM messages WHERE lane = lanes.id),
+      due = CASE WHEN unsettled THEN due ELSE delayed_until END,
+      owner = CASE WHEN unsettled THEN owner END
+    FROM (
+      SELECT l.id AS lane_id,
+        EXISTS (SELECT 1 FROM messages WHERE lane = l.id AND seq <= l.leased_to AND given_back <> l.epoch) AS unsettled,
+        (SELECT max(visible_at) FROM messages WHERE lane = l.id AND seq <= l.leased_to) AS delayed_until
+      FROM json_each(?) AS asked CROSS JOIN lanes AS l ON l.id = asked.value)
+    WHERE lanes.id = lane_id"""
 
 
-def _refresh_lanes(connection: sqlite3.Connection, lanes: str) -> None:
-    """Work out head and lock of lanes from the messages they hold; `lanes` is a JSON array."""
-    connection.execute(_DROP_EMPTY_LANES, (lanes,))
-    connection.execute(_REFRESH_LANES, (lanes,))
+def _refresh_lanes(connection: sqlite3.Connection, lanes: Collection[int]) -> None:
+    """Work out head and lock of lanes from the messages they hold."""
+    ids = _encode(list(lanes))
+    connection.execute(_DROP_EMPTY_LANES, (ids,))
+    connection.execute(_REFRESH_LANES, (ids,))
 
 
 # Settle
 
-_LOCATE = """
-    SELECT json_group_array(json_array(m.seq, m.receives, m.owner, m.lane))
-    FROM json_each(?) AS asked CROSS JOIN messages AS m ON m.seq = asked.value"""
-_DELETE = "DELETE FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
-_HIDE = """
-    UPDATE messages SET visible_at = :visible_at, owner = NULL, failures = asked.value ->> 1
-    FROM json_each(:counts) AS asked WHERE messages.seq = asked.value ->> 0"""
-_MOVE_TO_OWN_LANES = """
-    UPDATE messages SET lane = json_insert(lane, '$[2]', seq) WHERE seq IN (SELECT value FROM json_each(?))"""
-_INSERT_OWN_LANES = """
-    INSERT INTO lanes (lane, queue, head, due)
-    SELECT m.lane, :queue, m.seq, m.visible_at
-    FROM json_each(:seqs) AS asked CROSS JOIN messages AS m ON m.seq = asked.value WHERE true
-    ON CONFLICT (lane) DO NOTHING"""
-_EXTEND = """
-    UPDATE messages SET visible_at = :until WHERE seq IN (SELECT value FROM json_each(:seqs))"""
+_EPOCHS = """
+    SELECT json_group_array(json_array(l.id, l.epoch))
+    FROM json_each(?) AS asked CROSS JOIN lanes AS l ON l.id = asked.value"""
+_FIND = """
+    SELECT json_group_array(json_array(m.seq, m.given_back, l.epoch, l.owner))
+    FROM json_each(?) AS asked
+    CROSS JOIN messages AS m ON m.lane = asked.value ->> 1 AND m.seq = asked.value ->> 0
+    CROSS JOIN lanes AS l ON l.id = m.lane"""
+_DELETE = """
+    DELETE FROM messages WHERE (lane, seq) IN (
+      SELECT CAST(asked.key AS INTEGER), seqs.value
+      FROM json_each(?) AS asked CROSS JOIN json_each(asked.value) AS seqs)"""
+_GIVE_BACK = """
+    UPDATE messages SET
+      visible_at = :visible_at,
+      given_back = (SELECT epoch FROM lanes WHERE id = messages.lane),
+      receives = receives + 1,
+      failures = asked.value ->> 2
+    FROM json_each(:rows) AS asked
+    WHERE messages.lane = asked.value ->> 1 AND messages.seq = asked.value ->> 0"""
+_ADD_OWN_LANE = """
+    INSERT INTO lanes (queue, grp, head, leased_to, due)
+    SELECT :queue, grp, :seq, :seq, :due FROM lanes WHERE id = :lane RETURNING id"""
+_MOVE = "UPDATE messages SET lane = :new, given_back = 0 WHERE lane = :lane AND seq = :seq"
+_PARK_READY_LANE = "UPDATE lanes SET due = 0 WHERE id = ? AND due IS NULL"
+_EXTEND = "UPDATE lanes SET due = :until WHERE id IN (SELECT value FROM json_each(:lanes))"
 
 
 class _Found(NamedTuple):
+    """A message that still exists, and its lane."""
+
     seq: int
-    receives: int
+    given_back: int
+    epoch: int
     owner: str | None
-    lane: str
 
 
 def _find(connection: sqlite3.Connection, receipts: Sequence[Receipt]) -> dict[int, _Found]:
-    """The messages of the receipts that still exist, by seq."""
-    rows = _one(connection, _LOCATE, (_encode([receipt.seq for receipt in receipts]),))
-    return {row.seq: row for row in map(_Found._make, _located_rows.decode(rows))}
-
-
-def _is_valid(receipt: Receipt, found: Mapping[int, _Found]) -> bool:
-    message = found.get(receipt.seq)
-    return message is not None and message.receives == receipt.receives
-
-
-def _lanes_by_seq(receipts: Sequence[Receipt], found: Mapping[int, _Found]) -> dict[int, str]:
-    """The lane of each message whose receipt is valid."""
-    return {receipt.seq: found[receipt.seq].lane for receipt in receipts if _is_valid(receipt, found)}
+    rows = _found_rows.decode(_one(connection, _FIND, (_encode(receipts),)))
+    return {row[0]: _Found(*row) for row in rows}
 
 
 def ack(connection: sqlite3.Connection, receipts: Sequence[Receipt]) -> list[Settled]:
     """Delete messages; those already deleted count as done."""
-    found = _find(connection, receipts)
-    lanes = _lanes_by_seq(receipts, found)
-    if lanes:
-        connection.execute(_DELETE, (_encode(list(lanes)),))
-        _refresh_lanes(connection, _encode(list(set(lanes.values()))))
-    return [
-        Settled.GONE if receipt.seq in found and not _is_valid(receipt, found) else Settled.OK for receipt in receipts
-    ]
+    seqs_by_lane: dict[int, list[int]] = {}
+    for receipt in receipts:
+        seqs_by_lane.setdefault(receipt.lane, []).append(receipt.seq)
+    epochs = dict(_epoch_rows.decode(_one(connection, _EPOCHS, (_encode(list(seqs_by_lane)),))))
+    stale = [receipt for receipt in receipts if epochs.get(receipt.lane, receipt.epoch) != receipt.epoch]
+    for receipt in stale:
+        seqs_by_lane[receipt.lane].remove(receipt.seq)
+    still_there = _find(connection, stale) if stale else {}
+    gone = {receipt for receipt in stale if receipt.seq in still_there}
+    connection.execute(_DELETE, (_encode(seqs_by_lane),))
+    _refresh_lanes(connection, seqs_by_lane)
+    return [Settled.GONE if receipt in gone else Settled.OK for receipt in receipts]
 
 
 def nack(
@@ -284,56 +328,55 @@ def nack(
     unlock: bool = False,
 ) -> list[Settled]:
     """Show messages from `visible_at` on (None: at once) and remember how often each has failed so far."""
-    receipts = [receipt for receipt, _ in failures]
-    found = _find(connection, receipts)
-    lanes = _lanes_by_seq(receipts, found)
-    if lanes:
-        counts = {receipt.seq: count for receipt, count in failures if _is_valid(receipt, found)}
-        connection.execute(_HIDE, {"counts": _encode(list(counts.items())), "visible_at": visible_at})
-        if unlock:
-            connection.execute(_MOVE_TO_OWN_LANES, (_encode(list(lanes)),))
-        _refresh_lanes(connection, _encode(list(set(lanes.values()))))
-        if unlock:
-            # After the refresh: a head may stand in one ready lane only.
-            connection.execute(_INSERT_OWN_LANES, {"seqs": _encode(list(lanes)), "queue": queue})
-    return _ok_or_gone(receipts, found)
+    found = _find(connection, [receipt for receipt, _ in failures])
+    held = [(receipt, count) for receipt, count in failures if _is_held(receipt, found)]
+    rows = [(receipt.seq, receipt.lane, count) for receipt, count in held]
+    connection.execute(_GIVE_BACK, {"rows": _encode(rows), "visible_at": visible_at})
+    if unlock:
+        for receipt, _ in held:
+            _move_to_own_lane(connection, queue, receipt, visible_at)
+    _refresh_lanes(connection, {receipt.lane for receipt, _ in held})
+    return [Settled.OK if _is_held(receipt, found) else Settled.GONE for receipt, _ in failures]
+
+
+def _move_to_own_lane(connection: sqlite3.Connection, queue: str, receipt: Receipt, visible_at: float | None) -> None:
+    """From now on the message holds up nobody but itself."""
+    lane = {"queue": queue, "lane": receipt.lane, "seq": receipt.seq}
+    # A seq is the head of one ready lane at most. The lane it leaves is ready only if its lease ran out; due in the
+    # distant past, it is made ready again by the next take.
+    connection.execute(_PARK_READY_LANE, (receipt.lane,))
+    [new] = connection.execute(_ADD_OWN_LANE, {**lane, "due": visible_at}).fetchone()
+    connection.execute(_MOVE, {**lane, "new": new})
 
 
 def extend(connection: sqlite3.Connection, receipts: Sequence[Receipt], owner: str, until: float) -> list[Settled]:
-    """Keep messages that `owner` still holds hidden until then."""
-    every = _find(connection, receipts)
-    held = {seq: message for seq, message in every.items() if message.owner == owner}
-    lanes = _lanes_by_seq(receipts, held)
-    if lanes:
-        connection.execute(_EXTEND, {"seqs": _encode(list(lanes)), "until": until})
-        _refresh_lanes(connection, _encode(list(set(lanes.values()))))
-    return _ok_or_gone(receipts, held)
+    """Keep messages that `owner` still holds hidden until then, and so the rest of their leases."""
+    found = _find(connection, receipts)
+    mine = {seq: message for seq, message in found.items() if message.owner == owner}
+    lanes = {receipt.lane for receipt in receipts if _is_held(receipt, mine)}
+    connection.execute(_EXTEND, {"lanes": _encode(list(lanes)), "until": until})
+    return [Settled.OK if _is_held(receipt, mine) else Settled.GONE for receipt in receipts]
 
 
-def _ok_or_gone(receipts: Sequence[Receipt], found: Mapping[int, _Found]) -> list[Settled]:
-    return [Settled.OK if _is_valid(receipt, found) else Settled.GONE for receipt in receipts]
+def _is_held(receipt: Receipt, found: Mapping[int, _Found]) -> bool:
+    """Whether a receipt is of the newest lease of its lane, and its message was not given back from that."""
+    message = found.get(receipt.seq)
+    return message is not None and message.epoch == receipt.epoch != message.given_back
 
 
 # Owners
 
 _OWNED = """
-    SELECT json_group_array(json_array(m.seq, m.lane))
-    FROM lanes AS l CROSS JOIN messages AS m ON m.lane = l.lane AND m.visible_at IS NOT NULL
-    WHERE l.due IS NOT NULL AND l.queue = ifnull(:queue, l.queue)
-    AND m.owner IN (SELECT value FROM json_each(:owners))"""
-_SHOW = "UPDATE messages SET visible_at = NULL, owner = NULL WHERE seq IN (SELECT value FROM json_each(?))"
+    SELECT json_group_array(id) FROM lanes
+    WHERE due IS NOT NULL AND queue = ifnull(:queue, queue) AND owner IN (SELECT value FROM json_each(:owners))"""
 _FORGET_OWNERS = "DELETE FROM owners WHERE owner IN (SELECT value FROM json_each(?))"
 _OTHER_OWNERS = "SELECT json_group_array(owner) FROM owners WHERE owner <> ?"
 
 
-def release(connection: sqlite3.Connection, owners: Collection[str], queue: str | None = None) -> int:
-    """Show what these owners hold, in one queue or in all of them; how many messages that were."""
-    found = _one(connection, _OWNED, {"owners": _encode(list(owners)), "queue": queue})
-    lanes = dict(_owned_rows.decode(found))
-    if lanes:
-        connection.execute(_SHOW, (_encode(list(lanes)),))
-        _refresh_lanes(connection, _encode(list(set(lanes.values()))))
-    return len(lanes)
+def release(connection: sqlite3.Connection, owners: Collection[str], now: float, queue: str | None = None) -> None:
+    """End the leases of these owners, in one queue or in all of them."""
+    lanes = _one(connection, _OWNED, {"owners": _encode(list(owners)), "queue": queue})
+    _end_leases(connection, lanes, now)
 
 
 def register(connection: sqlite3.Connection, owner: str) -> str:
@@ -343,11 +386,10 @@ def register(connection: sqlite3.Connection, owner: str) -> str:
     return store_id
 
 
-def forget(connection: sqlite3.Connection, owners: Collection[str]) -> int:
+def forget(connection: sqlite3.Connection, owners: Collection[str], now: float) -> None:
     """Release all that these owners hold, and the owners."""
-    released = release(connection, owners)
+    release(connection, owners, now)
     connection.execute(_FORGET_OWNERS, (_encode(list(owners)),))
-    return released
 
 
 def other_owners(connection: sqlite3.Connection, owner: str) -> list[str]:
@@ -357,13 +399,15 @@ def other_owners(connection: sqlite3.Connection, owner: str) -> list[str]:
 # Look
 
 _DEPTH = """
-    SELECT count(*), count(m.visible_at > :now AND m.owner IS NOT NULL OR NULL), count(m.visible_at > :now OR NULL)
-    FROM lanes AS l CROSS JOIN messages AS m ON m.lane = l.lane WHERE l.queue = :queue"""
+    SELECT count(*),
+      count(l.owner IS NOT NULL AND l.due > :now AND m.seq <= l.leased_to AND m.given_back <> l.epoch OR NULL),
+      count(m.visible_at > :now OR NULL)
+    FROM lanes AS l CROSS JOIN messages AS m ON m.lane = l.id WHERE l.queue = :queue"""
 
 
 def depth(connection: sqlite3.Connection, queue: str, now: float) -> Depth:
-    total, leased, hidden = connection.execute(_DEPTH, {"queue": queue, "now": now}).fetchone()
-    return Depth(waiting=total - hidden, leased=leased, delayed=hidden - leased)
+    total, leased, delayed = connection.execute(_DEPTH, {"queue": queue, "now": now}).fetchone()
+    return Depth(waiting=total - leased - delayed, leased=leased, delayed=delayed)
 
 
 def data_version(connection: sqlite3.Connection) -> int:

@@ -142,7 +142,7 @@ class EmbeddedStore:
         return embedded_jobs.register(connection, self.owner)
 
     def _unregister(self, connection: Connection) -> None:
-        embedded_jobs.forget(connection, [self.owner])
+        embedded_jobs.forget(connection, [self.owner], self.clock.wall())
         self._lock.remove()
 
     def _dead_owners(self, connection: Connection) -> list[str]:
@@ -150,6 +150,6 @@ class EmbeddedStore:
         return [owner for owner in others if not OwnerLock(self.path, owner).is_held()]
 
     def _bury(self, dead: list[str], connection: Connection) -> None:
-        embedded_jobs.forget(connection, dead)
+        embedded_jobs.forget(connection, dead, self.clock.wall())
         for owner in dead:
             OwnerLock(self.path, owner).remove()

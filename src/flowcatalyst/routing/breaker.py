@@ -19,7 +19,17 @@ class BreakerState(StrEnum):
 class Breaker:
     """Opens when half of the last ten calls failed; after 5 s lets probes through; three successes close it."""
 
-    __slots__ = ("_calls", "_failures", "_probes", "_successes", "opened_at", "rejected", "state", "used_at")
+    __slots__ = (
+        "_calls",
+        "_failures",
+        "_half_open_at",
+        "_probes",
+        "_successes",
+        "opened_at",
+        "rejected",
+        "state",
+        "used_at",
+    )
 
     def __init__(self) -> None:
         self.state = BreakerState.CLOSED
@@ -28,6 +38,7 @@ class Breaker:
         self.rejected = 0
         self._calls: deque[bool] = deque()
         self._failures = 0
+        self._half_open_at = 0.0
         self._probes = 0  # in flight while half open
         self._successes = 0
 
@@ -47,21 +58,21 @@ class Breaker:
             if now < self.opened_at + OPEN_S:
                 self.rejected += 1
                 return self.opened_at + OPEN_S
-            self._half_open()
+            self._half_open(now)
         if self._probes + self._successes < SUCCESSES_TO_CLOSE:
             self._probes += 1
             return None
         self.rejected += 1
         return now + OPEN_S  # all probes are under way; their end decides
 
-    def record(self, failed: bool, now: float) -> None:
-        """Report how an admitted call ended."""
+    def record(self, failed: bool, now: float, admitted_at: float) -> None:
+        """Report how a call ended that was admitted at that time. Those of before the opening decide nothing now."""
         self.used_at = now
         if self.state is BreakerState.CLOSED:
             self._count(failed)
             if len(self._calls) == WINDOW_CALLS and self.failure_ratio >= FAILURE_RATIO:
                 self._open(now)
-        elif self.state is BreakerState.HALF_OPEN and self._probes:
+        elif self._is_probe(admitted_at):
             self._probes -= 1
             if failed:
                 self._open(now)
@@ -70,15 +81,18 @@ class Breaker:
                 if self._successes >= SUCCESSES_TO_CLOSE:
                     self.reset()
 
-    def withdraw(self) -> None:
-        """An admitted call was never made."""
-        if self.state is BreakerState.HALF_OPEN and self._probes:
+    def withdraw(self, admitted_at: float) -> None:
+        """A call admitted at that time ended without telling anything about the endpoint."""
+        if self._is_probe(admitted_at):
             self._probes -= 1
 
     def reset(self) -> None:
         self.state = BreakerState.CLOSED
         self._calls.clear()
         self._failures = self._probes = self._successes = 0
+
+    def _is_probe(self, admitted_at: float) -> bool:
+        return self.state is BreakerState.HALF_OPEN and admitted_at >= self._half_open_at and self._probes > 0
 
     def _count(self, failed: bool) -> None:
         self._calls.append(failed)
@@ -91,8 +105,9 @@ class Breaker:
         self.state = BreakerState.OPEN
         self.opened_at = now
 
-    def _half_open(self) -> None:
+    def _half_open(self, now: float) -> None:
         self.state = BreakerState.HALF_OPEN
+        self._half_open_at = now
         self._probes = self._successes = 0
 
 

@@ -7,7 +7,7 @@ groups as with 100,000 (holds cost the logarithm of the number of holds), and an
 An IMMEDIATE message is a group of one that shares its name with nobody.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator
 from enum import StrEnum
 from heapq import heappop, heappush
@@ -48,6 +48,10 @@ class _Group:
             yield self.head
         yield from chain(self.high, self.regular)
 
+    @property
+    def urgent(self) -> bool:
+        return bool(self.high) or (self.head is not None and self.head.pointer.high_priority)
+
     def pop(self) -> Delivery:
         if self.head is not None:
             delivery, self.head = self.head, None
@@ -71,8 +75,8 @@ class GroupScheduler:
         self._groups: dict[str, _Group] = {}
         self._busy: dict[Delivery, _Group] = {}
         self._alone: dict[_Group, None] = {}  # IMMEDIATE messages, for repr and clear; insertion-ordered
-        self._ready_high: deque[_Group] = deque()
-        self._ready: deque[_Group] = deque()
+        self._ready_high: OrderedDict[_Group, None] = OrderedDict()
+        self._ready: OrderedDict[_Group, None] = OrderedDict()
         self._holds: list[tuple[float, int, _Group]] = []
         self._hold_count = 0  # breaks ties in the heap: equal times end in the order they began
         self._turn = 0
@@ -106,6 +110,9 @@ class GroupScheduler:
         group = self._group_for(delivery)
         (group.high if delivery.pointer.high_priority else group.regular).append(delivery)
         self.buffered += 1
+        if delivery.pointer.high_priority and group in self._ready:
+            del self._ready[group]
+            self._ready_high[group] = None
         self._make_ready(group)
 
     def take(self) -> Delivery | None:
@@ -217,7 +224,7 @@ class GroupScheduler:
             return
         if group:
             group.waiting = True
-            (self._ready_high if group.high else self._ready).append(group)
+            (self._ready_high if group.urgent else self._ready)[group] = None
         else:
             self._forget(group)
 
@@ -230,14 +237,16 @@ class GroupScheduler:
             self._groups.clear()
             self._alone.clear()
             self._busy.clear()
+            self._ready.clear()
+            self._ready_high.clear()
 
     def _next_ready(self) -> _Group | None:
         if not self._ready_high:
-            return self._ready.popleft() if self._ready else None
+            return self._ready.popitem(last=False)[0] if self._ready else None
         self._turn = (self._turn + 1) % TURNS_PER_CYCLE
         if self._turn == 0 and self._ready:
-            return self._ready.popleft()
-        return self._ready_high.popleft()
+            return self._ready.popitem(last=False)[0]
+        return self._ready_high.popitem(last=False)[0]
 
     def _release(self, delivery: Delivery) -> _Group:
         group = self._busy.pop(delivery)

@@ -5,6 +5,7 @@ what its queue can do.
 """
 
 from dataclasses import dataclass, replace
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from math import ceil, isfinite
 from typing import Final
@@ -90,10 +91,10 @@ class _Answer(msgspec.Struct, rename="camel"):
     """What an endpoint may say in a 200."""
 
     ack: bool = True
-    delay_seconds: float | None = None
+    delay_seconds: msgspec.Raw = msgspec.Raw()
 
 
-_answer_decoder = msgspec.json.Decoder(_Answer)
+_answer_decoder = msgspec.json.Decoder(_Answer, strict=False)  # "false" and 0 are false, as senders mean them
 _ROW_BY_STATUS: Final = {
     status: next(row for row in RESPONSES if row.first <= status <= row.last) for status in range(1000)
 }
@@ -166,16 +167,23 @@ def _default_max_attempts(queue: Capabilities) -> int | None:
     return None if queue.ordered_redelivery else UNORDERED_MAX_ATTEMPTS
 
 
+def _read_delay(raw: msgspec.Raw) -> float | None:
+    try:
+        return msgspec.json.decode(raw, type=float | None, strict=False) if len(bytes(raw)) else None
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
 def _interpret_200(body: bytes) -> Outcome:
     if not body:
         return _SUCCESS_200
     try:
         answer = _answer_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return _SUCCESS_200  # endpoints older than the ack field answer anything
     if answer.ack:
         return _SUCCESS_200
-    delay = answer.delay_seconds
+    delay = _read_delay(answer.delay_seconds)
     return Outcome(
         Result.ERROR_PROCESS,
         ErrorKind.NOT_ACKED,
@@ -202,9 +210,11 @@ def parse_retry_after(value: str | None, wall_now: float) -> float | None:
         return None
     value = value.strip()
     if value.isascii() and value.isdigit():
-        return float(value[:10])
+        return float(value.lstrip("0")[:10] or 0)
     try:
-        return max(parsedate_to_datetime(value).timestamp() - wall_now, MIN_DELAY_S)
+        date = parsedate_to_datetime(value)
+        date = date if date.tzinfo is not None else date.replace(tzinfo=UTC)
+        return max(date.timestamp() - wall_now, MIN_DELAY_S)
     except (ValueError, TypeError, OverflowError):
         return None
 

@@ -255,7 +255,7 @@ class Pool:
         now = tools.clock.monotonic()
         duration_s = now - delivery.attempt_at
         delivery.failures += outcome.counts
-        self._breaker_of(delivery).record(outcome.trips_breaker, now)
+        self._breaker_of(delivery).record(outcome.trips_breaker, now, delivery.attempt_at)
         self.stats.attempt(outcome.result, duration_s)
         capabilities, max_attempts = delivery.source.capabilities, self.limits.max_delivery_attempts
         verdict = policy.decide(outcome, delivery, capabilities, max_attempts, tools.delays)
@@ -301,7 +301,7 @@ class Pool:
     def _abandon(self, delivery: Delivery, *, attempted: bool) -> None:
         """The attempt was cancelled: whether the endpoint got it is unknown, so the message stays ours to give back."""
         if not attempted:
-            self._breaker_of(delivery).withdraw()
+            self._breaker_of(delivery).withdraw(delivery.attempt_at)
         if self.draining:
             self._scheduler.finish(delivery)  # nothing starts any more; the tracker still has it
             self._check_drained()
@@ -312,7 +312,8 @@ class Pool:
         verdict = policy.wait_for_breaker(wait_s, delivery, delivery.source.capabilities)
         if isinstance(verdict, Nack) or self.draining:
             # It did not fail, so it may not fall behind its group even where a failure would let the others pass.
-            self._give_back(delivery, wait_s, cascades=delivery.ordered)
+            delay_s = verdict.delay_s if isinstance(verdict, Nack) else wait_s
+            self._give_back(delivery, delay_s, cascades=delivery.ordered)
             self._tell_room()
         else:
             self._hold(delivery, wait_s, "circuit breaker of its endpoint is open")

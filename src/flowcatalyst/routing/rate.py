@@ -9,7 +9,8 @@ class SlidingWindow:
     """At most `per_minute` permits in any window of 60 s; None means no limit.
 
     The limit can change at any time. Permits already given keep counting, so a lowered limit is obeyed at once and
-    a raised one never lets more than the new number into a window.
+    a raised one never lets more than the new number into a window. Starts without any limit are not remembered: a
+    limit set later counts from then on.
     """
 
     def __init__(self, per_minute: int | None) -> None:

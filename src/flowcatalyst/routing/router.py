@@ -70,13 +70,13 @@ class Router:
 
     def pool_of(self, delivery: Delivery) -> Pool:
         """The pool a message goes to: the one it names, else the default pool, made on demand."""
-        pool = self.pools.get(delivery.pointer.pool_code)
+        pool = self.pools.get(delivery.pointer.pool_code or DEFAULT_POOL)
         if pool is not None and not pool.draining:
             return pool
         return self.pools.get(DEFAULT_POOL) or self.add_pool(DEFAULT_POOL, DEFAULT_POOL_LIMITS)
 
     def _pool_for(self, delivery: Delivery) -> Pool:
-        pool, wanted = self.pool_of(delivery), delivery.pointer.pool_code
+        pool, wanted = self.pool_of(delivery), delivery.pointer.pool_code or DEFAULT_POOL
         if pool.code != wanted:
             text = f"no pool {wanted!r}: routed to {pool.code}"
             self._warnings.add(WarningCode.ROUTING, Severity.WARN, text, "router")

@@ -10,7 +10,7 @@ from litestar.params import PathParameter, QueryParameter
 
 from flowcatalyst.app import App
 from flowcatalyst.errors import InvalidMessageError
-from flowcatalyst.message import DispatchMode, MediationType, MessagePointer, parse_pointer
+from flowcatalyst.message import DEFAULT_POOL, DispatchMode, MediationType, MessagePointer, parse_pointer
 from flowcatalyst.operations.dead_letters import DeadLetter
 from flowcatalyst.web.dependencies import TheApp
 from flowcatalyst.web.problems import ProblemError
@@ -37,8 +37,8 @@ class PointerView(msgspec.Struct, rename="camel"):
         return cls(
             id=pointer.id,
             mediation_target=pointer.mediation_target,
-            pool_code=pointer.pool_code,
-            mediation_type=pointer.mediation_type,
+            pool_code=pointer.pool_code or DEFAULT_POOL,
+            mediation_type=pointer.mediation_type or MediationType.HTTP,
             message_group_id=pointer.message_group_id,
             high_priority=pointer.high_priority,
             dispatch_mode=pointer.dispatch_mode,

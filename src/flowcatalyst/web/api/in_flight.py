@@ -93,7 +93,7 @@ def _wait_of(pool: Pool | None, delivery: Delivery) -> Wait:
 
 def _pool_of(app: App, delivery: Delivery) -> Pool | None:
     pools = app.router.pools
-    return pools.get(delivery.pointer.pool_code) or pools.get(DEFAULT_POOL)
+    return pools.get(delivery.pointer.pool_code or DEFAULT_POOL) or pools.get(DEFAULT_POOL)
 
 
 def _pool_code(app: App, delivery: Delivery) -> str:

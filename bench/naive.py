@@ -39,10 +39,10 @@ async def route_all(path: Path, slots: int) -> int:
         pointer = json.loads(body)
         headers = {"Authorization": f"Bearer {pointer['authToken']}"}
         payload = {"messageId": pointer["id"]}
-        async with locks[group], free:
-            async with session.post(pointer["mediationTarget"], json=payload, headers=headers) as response:
-                if (await response.json())["ack"]:
-                    done.append((seq,))
+        request = session.post(pointer["mediationTarget"], json=payload, headers=headers)
+        async with locks[group], free, request as response:
+            if (await response.json())["ack"]:
+                done.append((seq,))
 
     delivered = 0
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=slots)) as session:

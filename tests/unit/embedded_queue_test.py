@@ -80,8 +80,8 @@ async def test_a_single_hot_group_fills_a_batch(queue: EmbeddedQueue) -> None:
 
 
 async def test_oldest_heads_come_first_when_a_batch_cannot_hold_all(queue: EmbeddedQueue) -> None:
-    await queue.publish(grouped(*(f"a{n:02}" for n in range(20)), *(f"b{n:02}" for n in range(20)), "c1"))
-    assert bodies(await take(queue, 15)) == [*(f"a{n:02}" for n in range(10)), *(f"b{n:02}" for n in range(5))]
+    await queue.publish(grouped(*(f"a{n:02}" for n in range(30)), *(f"b{n:02}" for n in range(30)), "c1"))
+    assert bodies(await take(queue, 25)) == [*(f"a{n:02}" for n in range(20)), *(f"b{n:02}" for n in range(5))]
 
 
 async def test_max_batch_bounds_a_receive(queue: EmbeddedQueue) -> None:

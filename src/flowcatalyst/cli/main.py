@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from flowcatalyst import __version__
+from flowcatalyst import __version__, interpreter
 from flowcatalyst.app import App
 from flowcatalyst.cli.demo import Demo
 from flowcatalyst.config import Settings, load_settings
@@ -63,6 +63,7 @@ def up(
 ) -> None:
     """Run everything in one process: embedded queue, router, API."""
     settings = load_settings(config, host=host, port=port, data_dir=data_dir)
+    interpreter.tune()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_up(settings, demo))
 

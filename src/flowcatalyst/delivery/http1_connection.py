@@ -21,13 +21,28 @@ NO_DEADLINE: Final = float("inf")
 _KEEP_ALIVE_TIMEOUT: Final = re.compile(rb"\btimeout\s*=\s*(\d{1,9})\b", re.IGNORECASE)
 
 
+# Senders use few different sets of headers over and over: those of the last ones, checked and joined.
+_MAX_CACHED_HEADERS: Final = 1024
+_header_lines: dict[tuple[tuple[str, str], ...], str] = {}
+
+
 def encode_request(target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> bytes:
     """The whole request as it goes over the wire. `TargetRefusedError` if a header cannot be sent."""
-    lines = f"POST {target.path} HTTP/1.1\r\nhost: {target.authority}\r\n"
+    given = tuple(headers)
+    lines = _header_lines.get(given)
+    if lines is None:
+        lines = _join_headers(given)
+    head = f"POST {target.path} HTTP/1.1\r\nhost: {target.authority}\r\n{lines}content-length: {len(body)}\r\n\r\n"
+    return head.encode("latin-1") + body
+
+
+def _join_headers(headers: tuple[tuple[str, str], ...]) -> str:
     for name, value in headers:
         check_header(name, value)
-        lines += f"{name}: {value}\r\n"
-    return f"{lines}content-length: {len(body)}\r\n\r\n".encode("latin-1") + body
+    if len(_header_lines) >= _MAX_CACHED_HEADERS:
+        _header_lines.clear()
+    lines = _header_lines[headers] = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    return lines
 
 
 class ConnectionOwner(Protocol):

@@ -1,17 +1,61 @@
-"""Logs: one line per event, with a stable `action` key. Tokens and message bodies never get here."""
+"""Logs: one line per event, with a stable `action` key. Tokens and message bodies never get here.
 
+Lines are collected for a moment and written together: at thousands of attempts a second a system call per line would
+cost more than the attempts.
+"""
+
+import asyncio
+import atexit
 import logging
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TextIO
+from typing import Any, BinaryIO, Final, Literal, TextIO
 
 import msgspec
 import structlog
 
+from flowcatalyst.clock import Clock
 from flowcatalyst.message import Ack, Delivery, Nack, Outcome, Reject, Result, Retry, Verdict
 
 LogFormat = Literal["auto", "json", "console"]
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+FLUSH_AFTER_S: Final = 0.05
+FLUSH_AFTER_BYTES: Final = 64 * 1024
+_LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+_encode = msgspec.json.Encoder(enc_hook=repr).encode
+
+
+class LineSink:
+    """Writes lines to a file, soon. While no event loop runs, at once."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._lines: list[bytes] = []
+        self._bytes = 0
+        atexit.register(self.flush)
+
+    def msg(self, line: bytes) -> None:
+        self._lines.append(line)
+        self._bytes += len(line)
+        if len(self._lines) == 1:
+            self._flush_later()
+        elif self._bytes > FLUSH_AFTER_BYTES:
+            self.flush()
+
+    debug = info = warning = error = msg  # what structlog calls
+
+    def flush(self) -> None:
+        if self._lines:
+            lines, self._lines, self._bytes = self._lines, [], 0
+            self._file.write(b"\n".join(lines) + b"\n")
+            self._file.flush()
+
+    def _flush_later(self) -> None:
+        try:
+            asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self.flush)
+        except RuntimeError:
+            self.flush()
 
 
 def configure_logs(level: str, log_format: LogFormat, file: Path | None = None) -> None:
@@ -27,9 +71,9 @@ def configure_logs(level: str, log_format: LogFormat, file: Path | None = None) 
         processors += [structlog.dev.ConsoleRenderer(colors=text.isatty())]
         factory = structlog.WriteLoggerFactory(text)
     else:
-        raw: BinaryIO = sys.stderr.buffer if file is None else file.open("ab")
+        sink = LineSink(sys.stderr.buffer if file is None else file.open("ab"))
         processors += [structlog.processors.format_exc_info, _render_json]
-        factory = structlog.BytesLoggerFactory(raw)
+        factory = lambda *_: sink  # noqa: E731 - structlog asks for a factory; there is one sink
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -38,49 +82,91 @@ def configure_logs(level: str, log_format: LogFormat, file: Path | None = None) 
     )
 
 
-_encode = msgspec.json.Encoder(enc_hook=repr).encode
-
-
 def _render_json(logger: object, method: str, event: structlog.typing.EventDict) -> bytes:
     return _encode(event)
 
 
-class AttemptLogger:
-    """One wide line per finished attempt."""
+class AttemptLine(msgspec.Struct):
+    """One finished attempt: everything about it in one line."""
 
-    def __init__(self) -> None:
+    action: str
+    level: str
+    timestamp: str
+    message: str
+    group: str | None
+    pool: str
+    queue: str
+    target: str
+    mode: str | None
+    attempt: int
+    received: int
+    result: Result
+    error: str
+    status: int | None
+    detail: str
+    verdict: str
+    delay_s: float | None
+    duration_us: int
+    waited_us: int  # from the router's receipt to the start of this attempt
+
+
+class AttemptLogger:
+    """Writes attempts past structlog's pipeline when lines are JSON: they are most of the log."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
         self._log = structlog.get_logger("flowcatalyst.attempt").bind()
         self._successes_are_logged = self._log.is_enabled_for(logging.INFO)
+        self._second, self._second_text = -1.0, ""
+        sink = getattr(self._log, "_logger", None)
+        self._sink = sink if isinstance(sink, LineSink) else None
 
     def attempt(self, pool: str, delivery: Delivery, outcome: Outcome, verdict: Verdict, duration_s: float) -> None:
         succeeded = outcome.result is Result.SUCCESS
         if succeeded and not self._successes_are_logged:
             return
-        write = self._log.info if succeeded else self._log.warning
         pointer = delivery.pointer
-        write(
+        line = AttemptLine(
             "attempt",
-            action="attempt",
-            message=pointer.id,
-            group=delivery.group,
-            pool=pool,
-            queue=delivery.source.name,
-            target=pointer.mediation_target,
-            mode=pointer.dispatch_mode,
-            attempt=delivery.tries,
-            received=delivery.receive_count,
-            result=outcome.result,
-            error=outcome.error,
-            status=outcome.status,
-            detail=outcome.detail,
-            verdict=_VERDICT_WORDS[type(verdict)],
-            delay_s=_delay_of(verdict),
-            duration_ms=round(duration_s * 1000, 3),
-            waited_ms=round((delivery.attempt_at - delivery.arrived_at) * 1000, 3),
+            "info" if succeeded else "warning",
+            self._timestamp(),
+            pointer.id,
+            delivery.group,
+            pool,
+            delivery.source.name,
+            pointer.mediation_target,
+            pointer.dispatch_mode,
+            delivery.tries,
+            delivery.receive_count,
+            outcome.result,
+            outcome.error,
+            outcome.status,
+            outcome.detail,
+            _VERDICT_WORDS[type(verdict)],
+            None if succeeded else _delay_of(verdict),
+            int(duration_s * 1e6),
+            int((delivery.attempt_at - delivery.arrived_at) * 1e6),
         )
+        if self._sink is not None:
+            self._sink.msg(_encode(line))
+        else:
+            self._write_for_people(line)
+
+    def _timestamp(self) -> str:
+        second, fraction = divmod(self._clock.wall(), 1)
+        if second != self._second:
+            self._second = second
+            self._second_text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        return f"{self._second_text}.{int(fraction * 1e6):06d}Z"
+
+    def _write_for_people(self, line: AttemptLine) -> None:
+        fields = msgspec.structs.asdict(line)
+        level = fields.pop("level")
+        del fields["timestamp"]
+        getattr(self._log, level)("attempt", **fields)
 
 
-_VERDICT_WORDS = {Ack: "ack", Retry: "retry", Nack: "nack", Reject: "dead_letter"}
+_VERDICT_WORDS: Final = {Ack: "ack", Retry: "retry", Nack: "nack", Reject: "dead_letter"}
 
 
 def _delay_of(verdict: Verdict) -> float | None:

@@ -130,7 +130,8 @@ class Consumer:
                 readable.append(delivery)
         if readable:
             self._kept.extend(self._router.route(readable))
-            self._fed = {self._router.pool_of(delivery).code for delivery in readable}
+            one_of_each = {delivery.pointer.pool_code: delivery for delivery in readable}.values()
+            self._fed = {self._router.pool_of(delivery).code for delivery in one_of_each}
 
     async def _bury(self, delivery: Delivery, reason: str) -> None:
         """Record a dead letter, then ack. A message that cannot be recorded stays in its queue."""

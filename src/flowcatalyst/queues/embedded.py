@@ -9,17 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from sqlite3 import Connection
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError, StorageError
 from flowcatalyst.message import MAX_BODY_BYTES, Delivery, Settled
 from flowcatalyst.queues import embedded_jobs
 from flowcatalyst.queues.contract import Capabilities, Outgoing, Published
-from flowcatalyst.queues.embedded_jobs import Depth, Leased, Taken
+from flowcatalyst.queues.embedded_jobs import Depth, Leased, Receipt, Taken
 from flowcatalyst.queues.embedded_store import EmbeddedStore
 from flowcatalyst.sqlite_writer import StorageUnavailableError
 
 __all__ = ["EmbeddedQueue", "EmbeddedStore"]
+
+# An ack costs an index walk and a share of an fsync; under load a few milliseconds of patience make that share small.
+SETTLE_LINGER_S: Final = 0.02
 
 T = TypeVar("T")
 
@@ -34,7 +37,7 @@ class EmbeddedQueue:
         *,
         visibility_s: float = 60.0,
         poll_interval_s: float = 0.1,
-        max_batch: int = 256,
+        max_batch: int = 512,
         long_poll_s: float = 1.0,  # short: waiting again is free here, and a stop has to wait for it
     ) -> None:
         self.name = name
@@ -47,6 +50,7 @@ class EmbeddedQueue:
             max_batch=max_batch,
             visibility_s=visibility_s,
             long_poll_s=long_poll_s,
+            settle_linger_s=SETTLE_LINGER_S,
         )
         self._poll_interval_s = poll_interval_s
         self._clock = store.clock
@@ -193,15 +197,9 @@ class EmbeddedQueue:
         return f"embedded-{self.store.id}-{seq}"
 
     def _delivery(self, message: Leased, lease_until: float) -> Delivery:
-        return Delivery(
-            broker_id=self._broker_id(message.seq),
-            receipt=message.receipt,
-            body=message.body,
-            group=message.group,
-            receive_count=message.receives,
-            lease_until=lease_until,
-            failures=message.failures,
-        )
+        seq, lane, epoch, receives, failures, group, body = message
+        receipt = Receipt(seq, lane, epoch)
+        return Delivery(self._broker_id(seq), receipt, body, group, receives, lease_until, failures)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from flowcatalyst.message import Settled
 from flowcatalyst.queues.contract import Outgoing
 
 DEDUPLICATION_S: Final = 300.0
-LANE_SHARE: Final = 10  # messages of one lane in a batch, while other lanes have some
+LANE_SHARE: Final = 20  # messages of one lane in a batch while other lanes have some: what a pool buffers per slot
 
 
 class Receipt(NamedTuple):

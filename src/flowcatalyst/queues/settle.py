@@ -18,6 +18,7 @@ from flowcatalyst.routing.tracker import InFlightTracker
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
+LARGE_BATCH: Final = 100
 MAX_REMEMBERED_DELETES: Final = 100_000
 MAX_NACK_TRIES: Final = 3  # after that the lease runs out, which gives the message back as well
 
@@ -69,12 +70,20 @@ class Settler:
         """Settle until cancelled."""
         while True:
             await self._work.wait()
-            await asyncio.sleep(max(self._pause_s, self.capabilities.settle_linger_s))
+            if pause_s := self._pause_s or self._linger_s():
+                await asyncio.sleep(pause_s)
             await self.settle()
 
     async def wait_idle(self) -> None:
         """Until everything handed in so far is settled."""
         await self._idle.wait()
+
+    def _linger_s(self) -> float:
+        """How long to collect more for the batch: not at all when it is large or when nothing more can come."""
+        waiting = len(self._acks)
+        if waiting >= LARGE_BATCH or waiting >= len(self._tracker):
+            return 0.0
+        return self.capabilities.settle_linger_s
 
     def _start_work(self) -> None:
         self._work.set()

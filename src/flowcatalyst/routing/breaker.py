@@ -70,7 +70,7 @@ class Breaker:
         self.used_at = now
         if self.state is BreakerState.CLOSED:
             self._count(failed)
-            if len(self._calls) == WINDOW_CALLS and self.failure_ratio >= FAILURE_RATIO:
+            if self._failures and len(self._calls) == WINDOW_CALLS and self.failure_ratio >= FAILURE_RATIO:
                 self._open(now)
         elif self._is_probe(admitted_at):
             self._probes -= 1

@@ -67,6 +67,7 @@ class Pool:
     def __init__(self, code: str, limits: PoolLimits, tools: PoolTools) -> None:
         self.code = code
         self.limits = limits
+        self._capacity = limits.effective_capacity
         self.stats = PoolStats()
         self.draining = False
         self._tools = tools
@@ -104,7 +105,7 @@ class Pool:
     @property
     def room(self) -> int:
         """How many more messages the pool accepts. One in flight keeps its place, since it may have to wait again."""
-        return 0 if self.draining else max(0, self.limits.effective_capacity - len(self._scheduler))
+        return 0 if self.draining else max(0, self._capacity - len(self._scheduler))
 
     def has(self, delivery: Delivery) -> bool:
         """Whether the message is still here: waiting or being attempted."""
@@ -151,6 +152,7 @@ class Pool:
     def change(self, limits: PoolLimits) -> None:
         """Apply new limits at once. Attempts in flight are never cut short: a smaller pool shrinks as they end."""
         self.limits = limits
+        self._capacity = limits.effective_capacity
         self._rate.change(limits.rate_per_minute)
         self._pump_soon()
         self._tell_room()
@@ -278,14 +280,17 @@ class Pool:
             return policy.wait_before_next_attempt(
                 self._tools.delays.give_back_s, delivery, delivery.source.capabilities
             )
-        self.stats.dead_lettered += 1
         return verdict
 
     def _conclude(self, delivery: Delivery, verdict: Verdict) -> None:
         """Apply a verdict: towards the group and towards the queue, in one step that cannot suspend."""
         match verdict:
-            case Ack() | Reject():
-                self.stats.delivered += isinstance(verdict, Ack)
+            case Ack():
+                self.stats.delivered += 1
+                self._scheduler.finish(delivery)
+                delivery.source.ack(delivery)
+            case Reject():
+                self.stats.dead_lettered += 1
                 self._scheduler.finish(delivery)
                 delivery.source.ack(delivery)
             case Retry(after_s) if not self.draining:

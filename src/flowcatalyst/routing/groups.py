@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import chain
+from typing import Final
 
 from flowcatalyst.message import Delivery
 
@@ -26,6 +27,9 @@ class FailureScope(StrEnum):
     BATCH = "batch"  # only the later ones of the same batch
 
 
+_NO_HIGH: Final[deque[Delivery]] = deque()  # shared by all groups without high-priority messages; never filled
+
+
 class _Group:
     """The messages of one group, in order. `head` is one that was tried already and comes before all others."""
 
@@ -33,7 +37,7 @@ class _Group:
 
     def __init__(self, name: str | None) -> None:
         self.name = name
-        self.high: deque[Delivery] = deque()
+        self.high: deque[Delivery] = _NO_HIGH
         self.regular: deque[Delivery] = deque()
         self.head: Delivery | None = None
         self.busy: Delivery | None = None
@@ -108,12 +112,20 @@ class GroupScheduler:
     def submit(self, delivery: Delivery) -> None:
         """Append a message to its group."""
         group = self._group_for(delivery)
-        (group.high if delivery.pointer.high_priority else group.regular).append(delivery)
+        if delivery.pointer.high_priority:
+            self._submit_high(group, delivery)
+        else:
+            group.regular.append(delivery)
         self.buffered += 1
-        if delivery.pointer.high_priority and group in self._ready:
+        self._make_ready(group)
+
+    def _submit_high(self, group: _Group, delivery: Delivery) -> None:
+        if group.high is _NO_HIGH:
+            group.high = deque()
+        group.high.append(delivery)
+        if group in self._ready:
             del self._ready[group]
             self._ready_high[group] = None
-        self._make_ready(group)
 
     def take(self) -> Delivery | None:
         """The next message to start, or None. Its group starts nothing else until the caller reports back."""

@@ -71,6 +71,7 @@ class Pool:
         self.stats = PoolStats()
         self.draining = False
         self._tools = tools
+        self._now = tools.clock.monotonic
         self._scheduler = GroupScheduler()
         self._rate = SlidingWindow(limits.rate_per_minute)
         self._slots: set[asyncio.Task[None]] = set()
@@ -120,7 +121,7 @@ class Pool:
             return Wait(delivery.waits_for, until=held_until)
         if self._scheduler.is_in_flight(delivery):
             return Wait(f"the answer to attempt {delivery.tries}")
-        now = self._tools.clock.monotonic()
+        now = self._now()
         permit_at = self._rate.next_permit_at(now)
         if permit_at > now:
             return Wait(f"a permit: {self.limits.rate_per_minute} attempts per minute are used up", until=permit_at)
@@ -132,7 +133,7 @@ class Pool:
         """Accept a message, or refuse it because the pool is full or draining."""
         if self.room < 1:
             return False
-        delivery.arrived_at = self._tools.clock.monotonic()
+        delivery.arrived_at = self._now()
         self._scheduler.submit(delivery)
         self._pump_soon()
         return True
@@ -187,7 +188,7 @@ class Pool:
         self._pump_is_due = False
         if self.draining:
             return
-        now = self._tools.clock.monotonic()
+        now = self._now()
         self._scheduler.end_holds(now)
         wanted = min(self.limits.concurrency - len(self._slots), self._scheduler.ready_count)
         permits = self._rate.available(now)
@@ -211,7 +212,7 @@ class Pool:
 
     def _next(self) -> Delivery | None:
         """The next message that may start now, with its permit taken; otherwise None and the timer is set."""
-        now = self._tools.clock.monotonic()
+        now = self._now()
         self._scheduler.end_holds(now)
         while self._scheduler.has_ready and self._rate.next_permit_at(now) <= now:
             delivery = self._scheduler.take()
@@ -254,7 +255,7 @@ class Pool:
     def _judge(self, delivery: Delivery, outcome: Outcome) -> Verdict:
         """Count the attempt, report it, and say what it means for the message."""
         tools = self._tools
-        now = tools.clock.monotonic()
+        now = self._now()
         duration_s = now - delivery.attempt_at
         delivery.failures += outcome.counts
         self._breaker_of(delivery).record(outcome.trips_breaker, now, delivery.attempt_at)
@@ -326,7 +327,7 @@ class Pool:
     def _hold(self, delivery: Delivery, seconds: float, reason: str) -> None:
         delivery.held_s += seconds
         delivery.waits_for = reason
-        self._scheduler.hold(delivery, self._tools.clock.monotonic() + seconds)
+        self._scheduler.hold(delivery, self._now() + seconds)
         self._arm()
 
     def _give_back(self, delivery: Delivery, delay_s: float, *, cascades: bool) -> None:
@@ -345,7 +346,7 @@ class Pool:
         """Set the timer to the earliest moment at which something may start that may not start now."""
         wake_at = self._scheduler.next_hold_end()
         if self._scheduler.has_ready:
-            now = self._tools.clock.monotonic()
+            now = self._now()
             permit_at = self._rate.next_permit_at(now)
             if permit_at > now:
                 self._count_rate_wait(permit_at)
@@ -356,7 +357,7 @@ class Pool:
             self._disarm()
         if wake_at is not None and not self.draining:
             self._timer_at = wake_at
-            delay_s = max(0.0, wake_at - self._tools.clock.monotonic())
+            delay_s = max(0.0, wake_at - self._now())
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._timer_rang)
 
     def _disarm(self) -> None:

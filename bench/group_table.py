@@ -9,6 +9,7 @@ from bench.router import drain, seed, settings
 from bench.servers import slow_endpoint
 from flowcatalyst.app import App
 from flowcatalyst.message import MessagePointer, encode_pointer
+from flowcatalyst.observe.logs import configure_logs
 
 EXPECTED_S = {1: 10.0, 5: 2.0, 10: 1.0, 100: 1.0}
 
@@ -26,6 +27,7 @@ def _message(number: int, group: str, target: str) -> tuple[str, str, str]:
 
 
 def print_table() -> None:
+    configure_logs("warning", "json")
     print("100 messages, 10 slots, 100 ms endpoint")
     print(f"{'groups':>8} {'ideal s':>8} {'measured s':>11}")
     for groups, expected in EXPECTED_S.items():

@@ -60,7 +60,7 @@ def main() -> None:
     watch = uvloop.run(drain(App(config), workload.messages))
     profiler.disable()
     if profile:
-        pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(30)
+        pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(40)
     watch.report(workload.messages)
 
 

@@ -8,6 +8,7 @@ import asyncio
 import atexit
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TextIO
@@ -20,35 +21,37 @@ from flowcatalyst.message import Ack, Delivery, Nack, Outcome, Reject, Result, R
 
 LogFormat = Literal["auto", "json", "console"]
 FLUSH_AFTER_S: Final = 0.05
-FLUSH_AFTER_BYTES: Final = 64 * 1024
+FLUSH_AFTER_LINES: Final = 1000
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
 class LineSink:
-    """Writes lines to a file, soon. While no event loop runs, at once."""
+    """Writes lines to a file, soon. While no event loop runs, at once.
+
+    A line is bytes, or a function that makes them: many made in one go cost far less than each in between other work.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._lines: list[bytes] = []
-        self._bytes = 0
+        self._lines: list[bytes | Callable[[], bytes]] = []
         atexit.register(self.flush)
 
-    def msg(self, line: bytes) -> None:
+    def msg(self, line: bytes | Callable[[], bytes]) -> None:
         self._lines.append(line)
-        self._bytes += len(line)
         if len(self._lines) == 1:
             self._flush_later()
-        elif self._bytes > FLUSH_AFTER_BYTES:
+        elif len(self._lines) >= FLUSH_AFTER_LINES:
             self.flush()
 
     debug = info = warning = error = msg  # what structlog calls
 
     def flush(self) -> None:
         if self._lines:
-            lines, self._lines, self._bytes = self._lines, [], 0
-            self._file.write(b"\n".join(lines) + b"\n")
+            lines, self._lines = self._lines, []
+            text = b"\n".join([line if isinstance(line, bytes) else line() for line in lines])
+            self._file.write(text + b"\n")
             self._file.flush()
 
     def _flush_later(self) -> None:
@@ -91,7 +94,7 @@ class AttemptLine(msgspec.Struct):
 
     action: str
     level: str
-    timestamp: str
+    timestamp: datetime
     message: str
     group: str | None
     pool: str
@@ -117,53 +120,57 @@ class AttemptLogger:
         self._clock = clock
         self._log = structlog.get_logger("flowcatalyst.attempt").bind()
         self._successes_are_logged = self._log.is_enabled_for(logging.INFO)
-        self._second, self._second_text = -1.0, ""
         sink = getattr(self._log, "_logger", None)
         self._sink = sink if isinstance(sink, LineSink) else None
 
     def attempt(self, pool: str, delivery: Delivery, outcome: Outcome, verdict: Verdict, duration_s: float) -> None:
-        succeeded = outcome.result is Result.SUCCESS
-        if succeeded and not self._successes_are_logged:
+        if outcome.result is Result.SUCCESS and not self._successes_are_logged:
             return
-        pointer = delivery.pointer
-        line = AttemptLine(
-            "attempt",
-            "info" if succeeded else "warning",
-            self._timestamp(),
-            pointer.id,
-            delivery.group,
-            pool,
-            delivery.source.name,
-            pointer.mediation_target,
-            pointer.dispatch_mode,
-            delivery.tries,
-            delivery.receive_count,
-            outcome.result,
-            outcome.error,
-            outcome.status,
-            outcome.detail,
-            _VERDICT_WORDS[type(verdict)],
-            None if succeeded else _delay_of(verdict),
-            int(duration_s * 1e6),
-            int((delivery.attempt_at - delivery.arrived_at) * 1e6),
-        )
+        # What changes between now and the moment the line is made is noted now.
+        noted = (self._clock.wall(), delivery.tries, delivery.attempt_at - delivery.arrived_at)
         if self._sink is not None:
-            self._sink.msg(_encode(line))
+            self._sink.msg(lambda: _encode(_line(noted, pool, delivery, outcome, verdict, duration_s)))
         else:
-            self._write_for_people(line)
-
-    def _timestamp(self) -> str:
-        second, fraction = divmod(self._clock.wall(), 1)
-        if second != self._second:
-            self._second = second
-            self._second_text = datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
-        return f"{self._second_text}.{int(fraction * 1e6):06d}Z"
+            self._write_for_people(_line(noted, pool, delivery, outcome, verdict, duration_s))
 
     def _write_for_people(self, line: AttemptLine) -> None:
         fields = msgspec.structs.asdict(line)
         level = fields.pop("level")
         del fields["timestamp"]
         getattr(self._log, level)("attempt", **fields)
+
+
+def _line(
+    noted: tuple[float, int, float],
+    pool: str,
+    delivery: Delivery,
+    outcome: Outcome,
+    verdict: Verdict,
+    duration_s: float,
+) -> AttemptLine:
+    wall, tries, waited_s = noted
+    pointer = delivery.pointer
+    return AttemptLine(
+        "attempt",
+        "info" if outcome.result is Result.SUCCESS else "warning",
+        datetime.fromtimestamp(wall, UTC),
+        pointer.id,
+        delivery.group,
+        pool,
+        delivery.source.name,
+        pointer.mediation_target,
+        pointer.dispatch_mode,
+        tries,
+        delivery.receive_count,
+        outcome.result,
+        outcome.error,
+        outcome.status,
+        outcome.detail,
+        _VERDICT_WORDS[type(verdict)],
+        _delay_of(verdict),
+        int(duration_s * 1e6),
+        int(waited_s * 1e6),
+    )
 
 
 _VERDICT_WORDS: Final = {Ack: "ack", Retry: "retry", Nack: "nack", Reject: "dead_letter"}

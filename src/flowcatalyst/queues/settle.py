@@ -49,7 +49,8 @@ class Settler:
     def ack(self, delivery: Delivery) -> None:
         """Remove the message from its queue, sooner or later."""
         self._acks.append(delivery)
-        self._start_work()
+        if len(self._acks) == 1:
+            self._start_work()
 
     def nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False) -> None:
         """Give the message back to its queue. With `unlock` it does not hold its group back while it waits."""

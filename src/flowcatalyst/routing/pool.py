@@ -233,7 +233,10 @@ class Pool:
         concluded = False
         outcome: Outcome | None = None
         try:
-            outcome = await self._attempt(delivery)
+            try:
+                outcome = await self._tools.mediator.attempt(delivery.pointer)
+            except Exception as error:  # a bug of ours must not cost a slot or a message
+                outcome = self._unexpected(error)
             verdict = self._judge(delivery, outcome)
             if isinstance(verdict, Reject):
                 verdict = await self._bury(delivery, verdict, outcome)
@@ -243,14 +246,10 @@ class Pool:
             if not concluded:
                 self._abandon(delivery, attempted=outcome is not None)
 
-    async def _attempt(self, delivery: Delivery) -> Outcome:
-        try:
-            return await self._tools.mediator.attempt(delivery.pointer)
-        except Exception as error:  # a bug of ours must not cost a slot or a message
-            self._tools.warnings.add(
-                WarningCode.PROCESSING, Severity.WARN, f"attempt failed unexpectedly: {error!r}", f"pool {self.code}"
-            )
-            return policy.interpret_failure(error)
+    def _unexpected(self, error: Exception) -> Outcome:
+        text = f"attempt failed unexpectedly: {error!r}"
+        self._tools.warnings.add(WarningCode.PROCESSING, Severity.WARN, text, f"pool {self.code}")
+        return policy.interpret_failure(error)
 
     def _judge(self, delivery: Delivery, outcome: Outcome) -> Verdict:
         """Count the attempt, report it, and say what it means for the message."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import shutil
 import socket
 import subprocess
 import sys
@@ -10,6 +9,8 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+
+from tests.servers import ServerMissingError, program
 
 _NGINX_CONF = """
 worker_processes 1;
@@ -43,15 +44,11 @@ wrk.headers["Authorization"] = "Bearer secret"
 
 def require_tools() -> None:
     """nginx and wrk, installed as Debian packages if they are missing."""
-    missing = [tool for tool in ("nginx", "wrk") if shutil.which(tool) is None]
-    if not missing:
-        return
-    if shutil.which("apt-get") is None:
-        sys.exit(f"The benchmark needs {' and '.join(missing)}: install them with your package manager.")
-    print(f"Installing {' and '.join(missing)} ...")
-    subprocess.run(["apt-get", "update", "-qq"], check=True, stdout=subprocess.DEVNULL)
-    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *missing]
-    subprocess.run(install, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        program("nginx", "nginx-light")
+        program("wrk", "wrk")
+    except ServerMissingError as error:
+        sys.exit(f"The benchmark needs nginx and wrk: {error}")
 
 
 def free_port() -> int:
@@ -67,7 +64,9 @@ def nginx_sink(folder: Path) -> Iterator[str]:
     port = free_port()
     config = folder / "nginx.conf"
     config.write_text(_NGINX_CONF.format(folder=folder, port=port))
-    process = subprocess.Popen(["nginx", "-c", config, "-p", folder, "-e", folder / "error.log"])
+    process = subprocess.Popen(
+        [program("nginx", "nginx-light"), "-c", config, "-p", folder, "-e", folder / "error.log"]
+    )
     try:
         _wait_for_port(port)
         yield f"http://127.0.0.1:{port}/hook"
@@ -89,7 +88,7 @@ def run_wrk(url: str, connections: int, folder: Path, seconds: int = 4) -> float
     """Requests per second that wrk gets out of the sink."""
     script = folder / "post.lua"
     script.write_text(_WRK_SCRIPT)
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url]
+    command = [program("wrk", "wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = re.search(r"Requests/sec:\s+([\d.]+)", output)
     if found is None:

@@ -5,6 +5,8 @@ underscores: `FLOWCATALYST_MEDIATOR__HTTP__VERSION`), else from `flowcatalyst.to
 """
 
 import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -174,6 +176,36 @@ class Settings(BaseSettings):
         file = cls.toml_file
         toml = () if file is None else (TomlConfigSettingsSource(settings_cls, file),)
         return (init_settings, env_settings, *toml)
+
+
+@dataclass(slots=True, frozen=True)
+class SettingInfo:
+    """A setting as the documentation shows it."""
+
+    name: str
+    default: str
+    description: str
+
+
+def describe_settings(model: type[BaseModel] = Settings, prefix: str = "") -> Iterator[SettingInfo]:
+    """Every setting with its default, in the order of this file. `pools[].code` is a field of each pool."""
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, BaseModel):
+            yield from describe_settings(type(default), f"{prefix}{name}.")
+        elif name == "pools":
+            pools = ", ".join(f"{pool.code} {pool.concurrency}" for pool in default)
+            yield SettingInfo(f"{prefix}{name}", pools, field.description or "")
+            yield from describe_settings(PoolSettings, f"{prefix}{name}[].")
+        else:
+            shown = "required" if field.is_required() else _shown(default)
+            yield SettingInfo(f"{prefix}{name}", shown, field.description or "")
+
+
+def _shown(default: object) -> str:
+    if isinstance(default, list):
+        return ", ".join(map(str, default)) or "none"
+    return "unset" if default is None else str(default)
 
 
 def load_settings(file: Path | None = None, **given: Any) -> Settings:

@@ -24,6 +24,10 @@ class StorageError(FlowCatalystError):
     """A database file cannot be used; a person has to look at it."""
 
 
+class StorageUnavailableError(StorageError):
+    """A database file cannot be used at the moment: it is locked, closed, or its disk is full."""
+
+
 class DeliveryError(FlowCatalystError):
     """An HTTP request got no usable response."""
 

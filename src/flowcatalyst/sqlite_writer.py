@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
-from flowcatalyst.errors import StorageError
+from flowcatalyst.errors import StorageError, StorageUnavailableError
 
 T = TypeVar("T")
 
@@ -36,10 +36,6 @@ _ADVICE: Final = {
     sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that its folder exists and can be written",
     sqlite3.SQLITE_IOERR: "could not be read or written: check the disk",
 }
-
-
-class StorageUnavailableError(StorageError):
-    """The database file is locked, full or closed; the same call may succeed later."""
 
 
 @dataclass(slots=True, eq=False)

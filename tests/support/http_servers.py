@@ -9,7 +9,6 @@ A script is called once per request, with a `Call` that can send, wait, close an
 
 import asyncio
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -20,7 +19,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
 import trustme
 
 
@@ -203,14 +201,11 @@ class PrivateCa:
 
 
 @asynccontextmanager
-async def http2_front(server: RawServer, authority: PrivateCa, *names: str) -> AsyncIterator[int]:
+async def http2_front(nginx: str, server: RawServer, authority: PrivateCa, *names: str) -> AsyncIterator[int]:
     """The port of an nginx that speaks HTTP/2 over TLS and hands every request to `server`.
 
     `server` sees the protocol that the client used in the header X-Protocol.
     """
-    nginx = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if nginx is None:
-        pytest.skip("HTTP/2 IS NOT TESTED: nginx is not installed (on Debian: apt-get install nginx-light)")
     port = closed_port()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         home = Path(folder)

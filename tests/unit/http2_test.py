@@ -69,13 +69,13 @@ def resolver_of(*answers: str) -> Resolver:
 # -- HTTP/2 ---------------------------------------------------------------------------------------------------------
 
 
-async def test_request_goes_over_http2_when_the_server_offers_it() -> None:
+async def test_request_goes_over_http2_when_the_server_offers_it(nginx: str) -> None:
     authority = PrivateCa()
     guard = EgressGuard(allow_private=True, resolver=resolver_of("127.0.0.1"))
     answer = reply(404, b"nope", "X-Reason: gone", "Set-Cookie: a=b")
     async with (
         raw_server(always(answer)) as server,
-        http2_front(server, authority, "shop.test") as port,
+        http2_front(nginx, server, authority, "shop.test") as port,
         client(guard=guard, root_certificates_pem=authority.root_pem) as http,
     ):
         for _ in range(2):
@@ -92,11 +92,11 @@ async def test_request_goes_over_http2_when_the_server_offers_it() -> None:
         assert not {"cookie", "accept-encoding", "referer"} & call.headers.keys()
 
 
-async def test_http2_carries_many_requests_at_once() -> None:
+async def test_http2_carries_many_requests_at_once(nginx: str) -> None:
     authority, gate = PrivateCa(), Gate()
     async with (
         raw_server(gate) as server,
-        http2_front(server, authority) as port,
+        http2_front(nginx, server, authority) as port,
         client(root_certificates_pem=authority.root_pem) as http,
     ):
         tasks = [asyncio.create_task(post(http, f"https://localhost:{port}/{number}")) for number in range(32)]
@@ -106,7 +106,7 @@ async def test_http2_carries_many_requests_at_once() -> None:
     assert {call.headers["x-protocol"] for call in server.requests} == {"HTTP/2.0"}
 
 
-async def test_http2_body_beyond_the_cap_is_cut_and_reading_stops() -> None:
+async def test_http2_body_beyond_the_cap_is_cut_and_reading_stops(nginx: str) -> None:
     async def endless(call: Call) -> None:
         await call.send(b"HTTP/1.1 200 OK\r\n\r\n")
         while True:
@@ -115,7 +115,7 @@ async def test_http2_body_beyond_the_cap_is_cut_and_reading_stops() -> None:
     authority = PrivateCa()
     async with (
         raw_server(endless) as server,
-        http2_front(server, authority) as port,
+        http2_front(nginx, server, authority) as port,
         client(root_certificates_pem=authority.root_pem) as http,
     ):
         response = await post(http, f"https://localhost:{port}/")
@@ -123,7 +123,7 @@ async def test_http2_body_beyond_the_cap_is_cut_and_reading_stops() -> None:
         await server.until(lambda server: server.open_connections == 0)
 
 
-async def test_deadline_ends_an_http2_request_without_an_answer() -> None:
+async def test_deadline_ends_an_http2_request_without_an_answer(nginx: str) -> None:
     authority = PrivateCa()
 
     async def silent(call: Call) -> None:
@@ -131,7 +131,7 @@ async def test_deadline_ends_an_http2_request_without_an_answer() -> None:
 
     async with (
         raw_server(silent) as server,
-        http2_front(server, authority) as port,
+        http2_front(nginx, server, authority) as port,
         client(root_certificates_pem=authority.root_pem, request_timeout_s=0.5) as http,
     ):
         with pytest.raises(RequestTimeoutError):

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.errors import InvalidMessageError, StorageError
-from flowcatalyst.sqlite_writer import SqliteWriter, StorageUnavailableError
+from flowcatalyst.errors import InvalidMessageError, StorageError, StorageUnavailableError
+from flowcatalyst.sqlite_writer import SqliteWriter
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS notes (text TEXT UNIQUE)"
 

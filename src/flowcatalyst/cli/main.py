@@ -13,7 +13,7 @@ import uvloop
 from flowcatalyst import __version__, interpreter
 from flowcatalyst.app import App
 from flowcatalyst.cli.demo import Demo
-from flowcatalyst.config import Settings, load_settings
+from flowcatalyst.config import Settings, describe_settings, load_settings
 from flowcatalyst.errors import ConfigurationError, FlowCatalystError
 from flowcatalyst.observe.logs import configure_logs
 from flowcatalyst.web.server import serve
@@ -54,6 +54,14 @@ def version() -> None:
 
 
 @cli.command()
+def settings() -> None:
+    """Print every setting with its default, as the table of docs/operations.md."""
+    print("| setting | default | what it is |\n|---|---|---|")
+    for setting in describe_settings():
+        print(f"| `{setting.name}` | {setting.default} | {setting.description} |")
+
+
+@cli.command()
 def up(
     host: Annotated[str | None, typer.Option(help="Address of the API  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port of the API, 0 for a free one  [default: 8080]")] = None,
@@ -62,10 +70,10 @@ def up(
     demo: Annotated[bool, typer.Option("--demo", help="Feed steady traffic to the built-in receivers")] = False,
 ) -> None:
     """Run everything in one process: embedded queue, router, API."""
-    settings = load_settings(config, host=host, port=port, data_dir=data_dir)
+    loaded = load_settings(config, host=host, port=port, data_dir=data_dir)
     interpreter.tune()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_up(settings, demo))
+        runner.run(_up(loaded, demo))
 
 
 async def _up(settings: Settings, demo: bool) -> None:

@@ -9,6 +9,7 @@ import atexit
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TextIO
@@ -36,7 +37,6 @@ class LineSink:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._lines: list[bytes | Callable[[], bytes]] = []
-        atexit.register(self.flush)
 
     def msg(self, line: bytes | Callable[[], bytes]) -> None:
         self._lines.append(line)
@@ -61,20 +61,33 @@ class LineSink:
             self.flush()
 
 
+_opened = ExitStack()  # what the log in force has open
+
+
+def close_logs() -> None:
+    """Write what is left and close the log file."""
+    _opened.close()
+
+
+atexit.register(close_logs)
+
+
 def configure_logs(level: str, log_format: LogFormat, file: Path | None = None) -> None:
     """Send logs to a file or to standard error: as JSON lines, or for people when standard error is a terminal."""
     processors: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
+    close_logs()
     for_people = log_format == "console" or (log_format == "auto" and file is None and sys.stderr.isatty())
     factory: Any
     if for_people:
-        text: TextIO = sys.stderr if file is None else file.open("a")
+        text: TextIO = sys.stderr if file is None else _opened.enter_context(file.open("a"))
         processors += [structlog.dev.ConsoleRenderer(colors=text.isatty())]
         factory = structlog.WriteLoggerFactory(text)
     else:
-        sink = LineSink(sys.stderr.buffer if file is None else file.open("ab"))
+        sink = LineSink(sys.stderr.buffer if file is None else _opened.enter_context(file.open("ab")))
+        _opened.callback(sink.flush)
         processors += [structlog.processors.format_exc_info, _render_json]
         factory = lambda *_: sink  # noqa: E731 - structlog asks for a factory; there is one sink
     structlog.configure(

@@ -69,9 +69,19 @@ class Consumer:
                 continue
             limit = await self._wait_for_room()
             if not self._stop_asked.done():
-                await self._poll_once(limit)
+                await self._poll_safely(limit)
         while self._kept:
             self._settler.nack(self._kept.popleft(), 0.0)
+
+    async def _poll_safely(self, limit: int) -> None:
+        """A poll that fails in a way nobody thought of must not leave the queue unread for ever."""
+        try:
+            await self._poll_once(limit)
+        except Exception as error:
+            text = f"queue {self._queue.name}: a poll failed unexpectedly: {error!r}"
+            self._warnings.add(WarningCode.PROCESSING, Severity.CRITICAL, text, "consumer")
+            log.error("poll_crashed", action="poll_crashed", queue=self._queue.name, exc_info=error)
+            await self._pause_longer()
 
     async def _poll_once(self, limit: int) -> None:
         batch = await self._poll(limit)
@@ -108,8 +118,7 @@ class Consumer:
             text = f"queue {self._queue.name} cannot be read: {error}"
             self._warnings.add(WarningCode.QUEUE_UNAVAILABLE, Severity.ERROR, text, "consumer")
             log.warning("poll_failed", action="poll_failed", queue=self._queue.name, error=str(error))
-            self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
-            await self._pause(self._pause_s)
+            await self._pause_longer()
             return []
         self._pause_s = 0.0
         self.last_poll_at = self._clock.monotonic()
@@ -144,6 +153,10 @@ class Consumer:
         else:
             log.warning("message_unreadable", action="message_unreadable", queue=self._queue.name, reason=reason)
             self._settler.ack(delivery)
+
+    async def _pause_longer(self) -> None:
+        self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+        await self._pause(self._pause_s)
 
     async def _pause(self, seconds: float) -> None:
         """Pause, or less if asked to stop."""

@@ -17,7 +17,6 @@ from flowcatalyst.queues import embedded_jobs
 from flowcatalyst.queues.contract import Capabilities, Outgoing, Published
 from flowcatalyst.queues.embedded_jobs import Depth, Leased, Receipt, Taken
 from flowcatalyst.queues.embedded_store import EmbeddedStore
-from flowcatalyst.sqlite_writer import StorageUnavailableError
 
 __all__ = ["EmbeddedQueue", "EmbeddedStore"]
 
@@ -206,7 +205,7 @@ class EmbeddedQueue:
 def _storage_errors_as_queue_errors() -> Iterator[None]:
     try:
         yield
-    except StorageUnavailableError as error:
+    except StorageError as error:
         raise QueueUnavailableError(str(error)) from None
 
 

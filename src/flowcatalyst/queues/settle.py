@@ -147,4 +147,6 @@ async def _ask(call: Awaitable[list[Settled]], count: int) -> list[Settled]:
         return await call
     except QueueUnavailableError as error:
         log.warning("settle_failed", action="settle_failed", error=str(error), messages=count)
-        return [Settled.FAILED] * count
+    except Exception as error:  # an ack must not be forgotten because of a bug
+        log.error("settle_crashed", action="settle_crashed", messages=count, exc_info=error)
+    return [Settled.FAILED] * count

@@ -1,0 +1,94 @@
+"""Dead letters: durable, listed, replayed in order, purged."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from flowcatalyst.message import Delivery, DispatchMode, MessagePointer, encode_pointer
+from flowcatalyst.operations.dead_letters import DeadLetters, UnknownQueueError
+from flowcatalyst.queues.memory import MemoryQueue
+from flowcatalyst.routing.policy import interpret
+from tests.support.deliveries import RecordingSource
+from tests.support.embedded import SetClock
+
+NOT_FOUND = interpret(404, None, b"no such order", 0.0)
+
+
+@pytest.fixture
+async def letters(tmp_path: Path) -> AsyncIterator[DeadLetters]:
+    store = DeadLetters(tmp_path / "dead.db", SetClock())
+    await store.open()
+    yield store
+    await store.close()
+
+
+def dead(name: str, group: str = "g", mode: DispatchMode | None = None) -> Delivery:
+    pointer = MessagePointer(id=name, mediation_target="http://x.test/", auth_token="t", dispatch_mode=mode)
+    delivery = Delivery(f"q-{name}", 1, encode_pointer(pointer).decode(), group, failures=3)
+    delivery.pointer = pointer
+    delivery.source = RecordingSource()
+    delivery.source.name = "q"
+    return delivery
+
+
+async def test_a_letter_tells_what_the_message_was_and_why_it_ended(letters: DeadLetters) -> None:
+    delivery = dead("m1")
+    await letters.record(delivery, "HTTP 404", NOT_FOUND)
+    [letter] = await letters.list()
+    assert letter == await letters.get(letter.number)
+    assert (letter.message_id, letter.queue, letter.group, letter.body) == ("m1", "q", "g", delivery.body)
+    assert (letter.reason, letter.status, letter.excerpt) == ("HTTP 404", 404, "no such order")
+    assert (letter.failures, letter.recorded_at) == (3, 1_000_000.0)
+
+
+async def test_an_unreadable_body_is_kept_as_it_is(letters: DeadLetters) -> None:
+    delivery = Delivery("q-1", 1, b"\xff{", "g")
+    delivery.source = RecordingSource()
+    await letters.record(delivery, "not JSON", None)
+    [letter] = await letters.list()
+    assert (letter.message_id, letter.body, letter.status) == ("", "\\xff{", None)
+
+
+async def test_letters_survive_a_restart_and_can_be_paged(tmp_path: Path) -> None:
+    for name in ("m1", "m2", "m3"):
+        letters = DeadLetters(tmp_path / "dead.db", SetClock())
+        await letters.open()
+        await letters.record(dead(name), "HTTP 404", NOT_FOUND)
+        await letters.close()
+    await (letters := DeadLetters(tmp_path / "dead.db", SetClock())).open()
+    first = await letters.list(limit=2)
+    rest = await letters.list(limit=2, after=first[-1].number)
+    assert [letter.message_id for letter in first + rest] == ["m1", "m2", "m3"]
+    assert await letters.count() == 3
+    await letters.close()
+
+
+async def test_replaying_all_publishes_in_order_and_forgets_the_letters(letters: DeadLetters) -> None:
+    queue = MemoryQueue("q", SetClock())
+    for number in range(250):
+        await letters.record(dead(f"m{number}"), "HTTP 404", NOT_FOUND)
+    await letters.record(dead("alone", mode=DispatchMode.IMMEDIATE), "HTTP 404", NOT_FOUND)
+    assert await letters.replay_all({"q": queue}) == 251
+    assert await letters.count() == 0
+    replayed = await queue.receive(300, 0)
+    assert [delivery.group for delivery in replayed] == ["g"] * 250 + [None]
+    assert [str(delivery.body) for delivery in replayed[:3]] == [dead(f"m{n}").body for n in range(3)]
+
+
+async def test_a_letter_of_an_unknown_queue_is_kept_and_says_so(letters: DeadLetters) -> None:
+    await letters.record(dead("m1"), "HTTP 404", NOT_FOUND)
+    [letter] = await letters.list()
+    with pytest.raises(UnknownQueueError, match="'q' is not known here"):
+        await letters.replay(letter, {})
+    assert await letters.count() == 1
+
+
+async def test_purging_removes_one_or_all(letters: DeadLetters) -> None:
+    for name in ("m1", "m2", "m3"):
+        await letters.record(dead(name), "HTTP 404", NOT_FOUND)
+    [first, *_] = await letters.list()
+    assert await letters.purge(first.number)
+    assert not await letters.purge(first.number)
+    assert await letters.get(first.number) is None
+    assert await letters.purge_all() == 2

@@ -4,7 +4,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 import structlog
@@ -82,23 +82,30 @@ class App:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Run from here to the end of the block, then shut down in order, losing nothing."""
-        await self._open()
+        """Open the storage and route from here to the end of the block, then shut down in order, losing nothing."""
+        async with self.storage_open(), self.routing():
+            yield
+
+    @asynccontextmanager
+    async def storage_open(self) -> AsyncIterator[None]:
+        """The files are open from here to the end of the block; whoever needs them ends before that."""
+        self.prepare_data_dir()
+        async with AsyncExitStack() as stack:
+            await self.dead_letters.open()
+            stack.push_async_callback(self.dead_letters.close)
+            for queue in self.queues.values():
+                await queue.open()
+                stack.push_async_callback(queue.close)
+            yield
+
+    @asynccontextmanager
+    async def routing(self) -> AsyncIterator[None]:
+        """Poll, deliver and settle from here to the end of the block, then drain."""
+        self._start()
         try:
-            self._start()
             yield
         finally:
             await self._stop()
-
-    async def _open(self) -> None:
-        self.prepare_data_dir()
-        await self.dead_letters.open()
-        try:
-            for queue in self.queues.values():
-                await queue.open()
-        except BaseException:
-            await self.dead_letters.close()
-            raise
 
     def _start(self) -> None:
         self._mediator = _build_mediator(self.settings, self.clock)
@@ -140,9 +147,6 @@ class App:
         await self._give_back_the_rest()
         await self._slots.cancel()
         await self._tasks.cancel()
-        for queue in self.queues.values():
-            await queue.close()
-        await self.dead_letters.close()
         await self._mediator.close()
         self.stopped_clean = not len(self.tracker)
         seconds = round(self.clock.monotonic() - started, 3)

@@ -70,8 +70,10 @@ def ids(found: list[dict[str, Any]]) -> list[str]:
 
 
 async def test_a_message_its_pool_is_done_with_waits_for_its_queue_to_confirm(router: Running) -> None:
-    gate = Gate()
-    async with raw_server(gate) as endpoint:
+    gate, busy = Gate(), Gate()
+    async with raw_server(gate) as endpoint, raw_server(busy) as other:
+        await router.send(id="busy", mediationTarget=other.url(), messageGroupId="other")  # so that acks are collected
+        await other.until(lambda server: len(server.requests) == 1)
         await router.send(id="m", mediationTarget=endpoint.url(), messageGroupId="g")
         await endpoint.until(lambda server: len(server.requests) == 1)
         settler = router.app.settlers["default"]
@@ -82,8 +84,9 @@ async def test_a_message_its_pool_is_done_with_waits_for_its_queue_to_confirm(ro
             return router.app.router.pools["DEFAULT-POOL"].stats.delivered == 1
 
         await until(pool_is_done)
-        (message,) = await in_flight(router)
+        message = next(one for one in await in_flight(router) if one["id"] == "m")
         assert message["waiting"]["what"] == "its queue to confirm"
+        busy.opened.set()
 
 
 @on_idle_router

@@ -128,5 +128,8 @@ async def serve(app: App) -> AsyncIterator[Listening]:
     """Run the router and its API. The API comes first and goes last, so that it can tell about start and stop."""
     api = build_api(app)
     listening = bind(app.settings.host, app.settings.port)
-    async with api_server(api, listening), app.running():
-        yield listening
+    try:
+        async with app.storage_open(), api_server(api, listening), app.routing():
+            yield listening
+    finally:
+        listening.socket.close()

@@ -1,0 +1,95 @@
+"""The command `flowcatalyst` as people meet it: what it prints, how it ends, what it says when something is wrong."""
+
+import asyncio
+import re
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.router_process import router_process, run_cli
+
+
+async def refused(*args: object) -> tuple[int, str]:
+    """Exit code and message of a start that has to fail: one sentence, no stack trace."""
+    code, output, errors = await run_cli(*args)
+    assert output == ""
+    assert "Traceback" not in errors
+    assert errors.startswith("flowcatalyst: ")
+    assert errors.count("\n") == 1
+    return code, errors
+
+
+async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, said = await refused("up", "--port", port, "--data-dir", tmp_path / "data")
+    assert code == 2
+    assert f"port {port} on 127.0.0.1 is in use" in said
+
+
+@pytest.mark.parametrize("folder", ["/proc/flowcatalyst", "/dev/null/data"])
+async def test_a_data_folder_that_cannot_be_made_is_named(folder: str) -> None:
+    code, said = await refused("up", "--port", 0, "--data-dir", folder)
+    assert code == 2
+    assert f"data folder {folder} cannot be made" in said
+
+
+@pytest.mark.parametrize("name", ["queue.db", "dead-letters.db"])
+async def test_a_corrupt_database_file_is_named_and_left_as_it_is(tmp_path: Path, name: str) -> None:
+    garbage = b"this is not a database, whatever its name says. " * 100
+    (tmp_path / name).write_bytes(garbage)
+    code, said = await refused("up", "--port", 0, "--data-dir", tmp_path)
+    assert code == 1
+    assert f"{tmp_path / name} is not a SQLite database" in said
+    assert (tmp_path / name).read_bytes() == garbage
+
+
+async def test_wrong_settings_are_named(tmp_path: Path) -> None:
+    config = tmp_path / "wrong.toml"
+    config.write_text("[[pools]]\ncode = 'A'\nconcurrency = -1\n")
+    code, said = await refused("up", "--config", config)
+    assert code == 2
+    assert "pools.0.concurrency" in said
+    code, said = await refused("up", "--host", "0.0.0.0", "--data-dir", tmp_path / "data")
+    assert code == 2
+    assert "no access control yet" in said
+
+
+async def test_demo_reports_deliveries_in_order_and_ctrl_c_drains(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-m", "flowcatalyst", "up", "--demo", "--port", "0", "--data-dir", tmp_path / "data"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    printed = ""
+    while "delivered" not in printed:
+        line = (await process.stdout.readline()).decode()
+        assert line, f"it ended early: {printed}"
+        printed += line
+    process.send_signal(signal.SIGINT)
+    rest, errors = await process.communicate()
+    found = re.search(r"delivered ([\d,]+) .* order violations seen by the receiver: (\d+)", printed)
+    assert found is not None
+    assert int(found[1].replace(",", "")) > 0
+    assert found[2] == "0"
+    assert process.returncode == 0
+    assert "Nothing was lost" in rest.decode()
+    assert errors == b""
+
+
+async def test_a_second_signal_ends_at_once_and_what_was_held_comes_back_at_the_next_start(tmp_path: Path) -> None:
+    async with router_process(tmp_path) as router:
+        router.process.send_signal(signal.SIGTERM)
+        router.process.send_signal(signal.SIGINT)
+        await router.process.communicate()
+        assert router.process.returncode in (0, 130)  # 0 if the drain was over before the second one came
+    async with router_process(tmp_path) as router:
+        code, _ = await router.terminate()
+        assert code == 0

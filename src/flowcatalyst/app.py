@@ -130,7 +130,7 @@ class App:
             self._tasks.spawn(settler.run(), f"settle {name}")
             self._consuming.append(self._tasks.spawn(consumer.run(), f"consume {name}"))
         period_s = self.settings.embedded.visibility_s / 4
-        self._tasks.spawn(LeaseKeeper(self.tracker, self.clock, period_s).run(), "keep leases")
+        self._tasks.spawn(LeaseKeeper(self.tracker, self.clock, period_s, self.router.disown).run(), "keep leases")
         self._tasks.spawn(evict_idle_breakers(self.breakers, self.clock), "evict breakers")
         log.info("router_started", action="router_started", queues=list(self.queues), pools=list(self.router.pools))
 

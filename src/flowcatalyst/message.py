@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
 
 import msgspec
 
-from flowcatalyst.errors import InvalidMessageError
+from flowcatalyst.delivery.contract import parse_target
+from flowcatalyst.errors import InvalidMessageError, TargetRefusedError
 
 if TYPE_CHECKING:
     from flowcatalyst.queues.contract import Source
@@ -66,31 +66,14 @@ def check_pointer(pointer: MessagePointer) -> None:
         raise InvalidMessageError("authToken has characters that cannot stand in an HTTP header")
 
 
-_good_targets: set[str] = set()
-
-
 def check_target(target: str) -> None:
-    """Raise `InvalidMessageError` unless the target is an absolute http(s) URL."""
-    if target in _good_targets:
-        return
+    """Raise `InvalidMessageError` unless the target can be called. The HTTP clients judge by the same function."""
     if not target:
         raise InvalidMessageError("mediationTarget is empty: give an http:// or https:// URL")
-    if not (target.isascii() and target.isprintable()) or " " in target:
-        raise InvalidMessageError("mediationTarget has spaces, control or non-ASCII characters: percent-encode them")
     try:
-        url = urlsplit(target)
-        port_is_valid = url.port is None or url.port > 0
-    except ValueError as error:
-        raise InvalidMessageError(f"mediationTarget is not a URL: {error}") from None
-    if url.scheme not in ("http", "https"):
-        raise InvalidMessageError(f"mediationTarget has scheme {url.scheme or '(none)'!r}: only http and https work")
-    if not url.hostname or not port_is_valid:
-        raise InvalidMessageError("mediationTarget has no valid host and port")
-    if url.username is not None or url.password is not None:
-        raise InvalidMessageError("mediationTarget carries credentials: use authToken")
-    if len(_good_targets) >= 4096:
-        _good_targets.clear()
-    _good_targets.add(target)
+        parse_target(target)
+    except TargetRefusedError as error:
+        raise InvalidMessageError(f"mediationTarget cannot be called: {error}") from None
 
 
 @dataclass(slots=True, eq=False)
@@ -116,6 +99,7 @@ class Delivery:
     held_s: float = 0.0  # seconds of holds since the router received it
     arrived_at: float = 0.0  # monotonic
     attempt_at: float = 0.0  # monotonic start of the latest attempt
+    rejected: bool = False  # recorded as a dead letter; a copy that is replayed is a message of its own
     waits_for: str = ""  # why its group is on hold, in words; empty otherwise
 
     @property

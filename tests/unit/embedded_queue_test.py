@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowcatalyst.errors import InvalidMessageError, StorageError
+from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
 from flowcatalyst.message import MAX_BODY_BYTES, Settled
 from flowcatalyst.queues import embedded_jobs
 from flowcatalyst.queues.contract import Outgoing, Publisher, Queue
@@ -281,7 +281,7 @@ async def test_a_publish_that_fails_half_way_leaves_nothing(queue: EmbeddedQueue
         connection.execute("CREATE TEMP TRIGGER fail BEFORE INSERT ON main.lanes BEGIN SELECT raise(ABORT, 'x'); END")
 
     await queue.store.writer.run(fail_at_lanes)
-    with pytest.raises(StorageError):
+    with pytest.raises(QueueUnavailableError):
         await queue.publish([Outgoing("1", "g", "id")])
     await queue.store.writer.run(lambda connection: connection.execute("DROP TRIGGER fail"))
     assert await queue.depth() == Depth(0, 0, 0)

@@ -359,30 +359,31 @@ class TestImmediate:
 
 
 class TestClear:
-    def test_clear_returns_what_waits_in_order_and_keeps_what_is_in_flight(self) -> None:
+    def test_clear_returns_what_waits_in_order_but_for_groups_with_a_message_in_flight(self) -> None:
         scheduler = scheduler_with(
             delivery("a1", "a"), delivery("a2", "a"), delivery("a3", "a"), delivery("i1", mode=IMMEDIATE)
         )
         running = take(scheduler)
         scheduler.submit(delivery("h1", "a", high=True))
         scheduler.submit(delivery("b1", "b"))
-        assert sorted(ids(scheduler.clear()), key=lambda name: name[0] == "i") == ["h1", "a2", "a3", "b1", "i1"]
-        assert repr(scheduler) == "<GroupScheduler in_flight=1 buffered=0 a[*a1]>"
+        assert ids(scheduler.clear_idle()) == ["b1", "i1"]
+        assert repr(scheduler) == "<GroupScheduler in_flight=1 buffered=3 a[*a1 h1 a2 a3]>"
         assert scheduler.take() is None
         scheduler.finish(running)
+        assert ids(scheduler.clear_idle()) == ["h1", "a2", "a3"]
         assert (repr(scheduler), scheduler.group_count) == (EMPTY, 0)
 
     def test_clear_returns_a_retried_head_before_its_followers_and_ends_its_hold(self) -> None:
         scheduler = scheduler_with(delivery("m1"), delivery("m2"))
         scheduler.hold(take(scheduler), until=9.0)
         scheduler.submit(delivery("h1", high=True))
-        assert ids(scheduler.clear()) == ["m1", "h1", "m2"]
+        assert ids(scheduler.clear_idle()) == ["m1", "h1", "m2"]
         assert (repr(scheduler), scheduler.held_count, scheduler.next_hold_end()) == (EMPTY, 0, None)
 
     def test_group_that_was_on_hold_when_cleared_may_start_at_once_afterwards(self) -> None:
         scheduler = scheduler_with(delivery("m1"))
         scheduler.hold(take(scheduler), until=9.0)
-        scheduler.clear()
+        scheduler.clear_idle()
         scheduler.submit(delivery("m2"))
         assert run_dry(scheduler) == ["m2"]
         scheduler.end_holds(9.0)
@@ -395,29 +396,57 @@ class TestClear:
     ) -> None:
         scheduler = scheduler_with(delivery("m1", mode=mode), delivery("m2", mode=mode))
         running = take(scheduler)
-        assert ids(scheduler.clear()) == ["m2"]
+        followers = ["m2"] if mode is None else []
+        assert ids(scheduler.clear_idle()) == ([] if mode is None else ["m2"])
         match ending:
             case "finish":
                 scheduler.finish(running)
+                assert run_dry(scheduler) == followers
             case "fail":
-                assert scheduler.fail(running, FailureScope.GROUP) == []
+                assert ids(scheduler.fail(running, FailureScope.GROUP)) == followers
             case "put_back":
                 scheduler.put_back(running)
-                assert run_dry(scheduler) == ["m1"]
+                assert run_dry(scheduler) == ["m1", *followers]
             case "hold":
                 scheduler.hold(running, until=1.0)
                 scheduler.end_holds(1.0)
-                assert run_dry(scheduler) == ["m1"]
+                assert run_dry(scheduler) == ["m1", *followers]
         assert (repr(scheduler), scheduler.group_count) == (EMPTY, 0)
 
     def test_order_of_a_group_survives_a_clear_while_its_head_is_in_flight(self) -> None:
         scheduler = scheduler_with(delivery("m1"), delivery("m2"))
         running = take(scheduler)
-        scheduler.clear()
+        scheduler.clear_idle()
         scheduler.submit(delivery("m3"))
         assert scheduler.take() is None
         scheduler.finish(running)
-        assert run_dry(scheduler) == ["m3"]
+        assert run_dry(scheduler) == ["m2", "m3"]
+
+
+class TestRemove:
+    def test_waiting_message_can_be_removed_wherever_it_stands(self) -> None:
+        scheduler = scheduler_with(delivery("m1"), delivery("m2"), delivery("m3"))
+        high, alone = delivery("h1", high=True), delivery("i1", mode=IMMEDIATE)
+        scheduler.submit(high)
+        scheduler.submit(alone)
+        running = take(scheduler)
+        assert running is high
+        assert not scheduler.remove(running)
+        assert scheduler.remove(alone)
+        assert not scheduler.remove(alone)
+        scheduler.hold(running, until=5.0)
+        assert scheduler.remove(running)
+        assert run_dry(scheduler) == []
+        scheduler.end_holds(5.0)
+        assert run_dry(scheduler) == ["m1", "m2", "m3"]
+        assert (repr(scheduler), scheduler.group_count, scheduler.held_count) == (EMPTY, 0, 0)
+
+    def test_group_that_becomes_empty_is_forgotten_with_its_hold(self) -> None:
+        scheduler = scheduler_with(delivery("m1"))
+        held = take(scheduler)
+        scheduler.hold(held, until=5.0)
+        assert scheduler.remove(held)
+        assert (repr(scheduler), scheduler.group_count, scheduler.next_hold_end()) == (EMPTY, 0, None)
 
 
 class TestState:

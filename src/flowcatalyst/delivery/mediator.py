@@ -6,7 +6,7 @@ import msgspec
 
 from flowcatalyst.clock import Clock
 from flowcatalyst.delivery.contract import HttpClient, parse_target
-from flowcatalyst.errors import DeliveryError
+from flowcatalyst.errors import DeliveryError, TargetRefusedError
 from flowcatalyst.message import MessagePointer, Outcome
 from flowcatalyst.routing import policy
 
@@ -24,12 +24,19 @@ def endpoint_of(url: str) -> str:
     """What shares a circuit breaker: scheme, host, port and path, without the query."""
     endpoint = _endpoints.get(url)
     if endpoint is None:
-        target = parse_target(url)
-        endpoint = f"{target.scheme}://{target.authority}{target.path.partition('?')[0]}"
+        endpoint = _endpoint(url)
         if len(_endpoints) >= _MAX_CACHED_ENDPOINTS:
             _endpoints.clear()
         _endpoints[url] = endpoint
     return endpoint
+
+
+def _endpoint(url: str) -> str:
+    try:
+        target = parse_target(url)
+    except TargetRefusedError:
+        return url  # the attempt itself will say what is wrong with it
+    return f"{target.scheme}://{target.authority}{target.path.partition('?')[0]}"
 
 
 class Mediator:

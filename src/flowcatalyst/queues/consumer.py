@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
 
 import structlog
@@ -49,7 +49,7 @@ class Consumer:
         self._warnings = warnings
         self._clock = clock
         self._fed: set[str] = set()  # codes of the pools that took the last batch
-        self._kept: deque[Delivery] = deque()  # found no room and may not go back to the queue
+        self._kept: dict[str, deque[Delivery]] = {}  # by pool code
         self._stop_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pause_s = 0.0
 
@@ -64,14 +64,11 @@ class Consumer:
     async def run(self) -> None:
         """Poll until stopped."""
         while not self._stop_asked.done():
-            if self._kept:
-                await self._route_kept()
-                continue
             limit = await self._wait_for_room()
             if not self._stop_asked.done():
                 await self._poll_safely(limit)
-        while self._kept:
-            self._settler.nack(self._kept.popleft(), 0.0)
+        self._give_back(delivery for kept in self._kept.values() for delivery in kept)
+        self._kept.clear()
 
     async def _poll_safely(self, limit: int) -> None:
         """A poll that fails in a way nobody thought of must not leave the queue unread for ever."""
@@ -86,23 +83,48 @@ class Consumer:
     async def _poll_once(self, limit: int) -> None:
         batch = await self._poll(limit)
         if self._stop_asked.done():
-            self._kept.extend(batch)
+            self._give_back(self._router.adopt_owned(batch))
             return
         await self._accept(batch)
         if 0 < len(batch) < limit:
             await self._pause(self._queue.capabilities.partial_pause_s)
 
-    async def _route_kept(self) -> None:
-        """Route messages that found no room, one by one so that their order stays; wait where there is still none."""
-        first = self._kept[0]
-        if not self._router.route([first]):
-            self._kept.popleft()
+    def _give_back(self, deliveries: Iterable[Delivery]) -> None:
+        for delivery in deliveries:
+            self._settler.nack(delivery, 0.0)
+
+    # Messages that found no room and may not go back, since their followers would pass them. They wait here, by pool.
+
+    def _keep(self, deliveries: Iterable[Delivery]) -> None:
+        for delivery in deliveries:
+            pool = self._router.pool_of(delivery)
+            if pool.code not in self._kept:
+                self._kept[pool.code] = deque()
+                self._route_kept_later(pool)
+            self._kept[pool.code].append(delivery)
+
+    def _route_kept_later(self, pool: Pool) -> None:
+        pool.room_future().add_done_callback(lambda _: self._route_kept(pool.code))
+
+    def _route_kept(self, code: str) -> None:
+        """Room appeared: route what was kept, one by one so that its order stays, until there is none again."""
+        kept = self._kept.get(code)
+        if kept is None:
             return
-        await self._first_of([self._router.pool_of(first).room_future()], None)
+        while kept and not self._router.route([kept[0]]):
+            kept.popleft()
+        if kept:
+            self._route_kept_later(self._router.pool_of(kept[0]))
+        else:
+            del self._kept[code]
 
     async def _wait_for_room(self) -> int:
         """How much to ask for: what the pools this queue feeds have room for."""
         pools = self._router.pools
+        while sum(map(len, self._kept.values())) >= self._queue.capabilities.max_batch:
+            await self._first_of([pools[code].room_future() for code in self._kept if code in pools], None)
+            if self._stop_asked.done():
+                break
         fed = [pools[code] for code in self._fed if code in pools]
         if fed and not any(pool.room for pool in fed):
             await self._first_of([pool.room_future() for pool in fed], FULL_POOL_PATIENCE_S)
@@ -138,9 +160,17 @@ class Consumer:
             else:
                 readable.append(delivery)
         if readable:
-            self._kept.extend(self._router.route(readable))
+            self._route(readable)
             one_of_each = {delivery.pointer.pool_code: delivery for delivery in readable}.values()
             self._fed = {self._router.pool_of(delivery).code for delivery in one_of_each}
+
+    def _route(self, readable: Sequence[Delivery]) -> None:
+        """Hand over, but for those whose pool has others waiting here already: they wait behind them."""
+        if self._kept:
+            behind = {one: None for one in readable if one.ordered and self._router.pool_of(one).code in self._kept}
+            readable = [one for one in readable if one not in behind]
+            self._keep(self._router.adopt_owned(behind))
+        self._keep(self._router.route(readable))
 
     async def _bury(self, delivery: Delivery, reason: str) -> None:
         """Record a dead letter, then ack. A message that cannot be recorded stays in its queue."""

@@ -102,14 +102,16 @@ class Settler:
             self._pause_s = 0.0
         else:
             self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+        if self._acks or self._nacks:
             self._work.set()
-        if not self._acks and not self._nacks:
+        else:
             self._idle.set()
 
     async def _flush_acks(self, batch: list[Delivery]) -> bool:
+        receipts = [delivery.receipt for delivery in batch]
         results = await _ask(self._queue.ack(batch), len(batch))
-        for delivery, result in zip(batch, results, strict=True):
-            if result is Settled.FAILED:
+        for delivery, receipt, result in zip(batch, receipts, results, strict=True):
+            if result is Settled.FAILED or _was_redelivered(delivery, receipt, result):
                 self._acks.append(delivery)
                 continue
             if result is Settled.GONE:
@@ -120,9 +122,11 @@ class Settler:
         return Settled.FAILED not in results
 
     async def _flush_nacks(self, batch: list[Delivery], delay_s: float, unlock: bool) -> bool:
+        receipts = [delivery.receipt for delivery in batch]
         results = await _ask(self._queue.nack(batch, delay_s, unlock=unlock), len(batch))
-        for delivery, result in zip(batch, results, strict=True):
-            if result is Settled.FAILED and self._may_repeat_nack(delivery):
+        for delivery, receipt, result in zip(batch, receipts, results, strict=True):
+            again = _was_redelivered(delivery, receipt, result)
+            if again or (result is Settled.FAILED and self._may_repeat_nack(delivery)):
                 self._nacks[delay_s, unlock].append(delivery)
                 continue
             self._nack_tries.pop(delivery, None)
@@ -139,6 +143,11 @@ class Settler:
         self._remembered[broker_id] = None
         if len(self._remembered) > MAX_REMEMBERED_DELETES:
             self._remembered.popitem(last=False)
+
+
+def _was_redelivered(delivery: Delivery, receipt: object, result: Settled) -> bool:
+    """The receipt was stale, but a redelivery brought a newer one while the queue was asked: try with that."""
+    return result is Settled.GONE and delivery.receipt != receipt
 
 
 async def _ask(call: Awaitable[list[Settled]], count: int) -> list[Settled]:

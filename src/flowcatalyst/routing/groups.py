@@ -10,7 +10,7 @@ An IMMEDIATE message is a group of one that shares its name with nobody.
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from enum import StrEnum
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import chain
 from typing import Final
 
@@ -187,19 +187,41 @@ class GroupScheduler:
     def next_hold_end(self) -> float | None:
         return self._holds[0][0] if self._holds else None
 
-    def clear(self) -> list[Delivery]:
-        """Forget everything that is not in flight and return it, in order within each group."""
-        left = [message for group in chain(self._groups.values(), self._alone) for message in group]
+    def clear_idle(self) -> list[Delivery]:
+        """Forget every group that has nothing in flight and return its messages, in order within each group."""
+        idle = [group for group in chain(self._groups.values(), self._alone) if group.busy is None]
+        left = [message for group in idle for message in group]
         self._holds.clear()
         self._ready.clear()
         self._ready_high.clear()
         self._groups = {name: group for name, group in self._groups.items() if group.busy is not None}
         self._alone = {group: None for group in self._alone if group.busy is not None}
-        for group in chain(self._groups.values(), self._alone):
-            group.high.clear()
-            group.regular.clear()
-        self.buffered = 0
+        self.buffered -= len(left)
         return left
+
+    def remove(self, delivery: Delivery) -> bool:
+        """Forget one message that waits. False if it does not: it is in flight, or not here."""
+        group = self._groups.get(delivery.group or "") if delivery.ordered else self._find_alone(delivery)
+        if group is None or delivery not in group:
+            return False
+        if group.head is delivery:
+            group.head = None
+        elif delivery in group.high:
+            group.high.remove(delivery)
+        else:
+            group.regular.remove(delivery)
+        self.buffered -= 1
+        if not group and group.busy is None:
+            self._drop(group)
+        return True
+
+    def _drop(self, group: _Group) -> None:
+        """Forget an empty group wherever it stands."""
+        self._ready.pop(group, None)
+        self._ready_high.pop(group, None)
+        self._holds = [hold for hold in self._holds if hold[2] is not group]
+        heapify(self._holds)
+        self._forget(group)
 
     def __contains__(self, delivery: Delivery) -> bool:
         if delivery in self._busy:
@@ -213,11 +235,13 @@ class GroupScheduler:
     def place_of(self, delivery: Delivery) -> tuple[Delivery, float | None]:
         """The message that stands or runs first in the group of `delivery`, and until when the group is held."""
         group = self._groups.get(delivery.group or "") if delivery.ordered else None
-        if group is None:
-            group = next((alone for alone in self._alone if alone.busy is delivery or delivery in alone), None)
+        group = group or self._find_alone(delivery)
         if group is None:
             return delivery, None
         return group.busy or next(iter(group)), group.held_until
+
+    def _find_alone(self, delivery: Delivery) -> _Group | None:
+        return next((alone for alone in self._alone if alone.busy is delivery or delivery in alone), None)
 
     def _group_for(self, delivery: Delivery) -> _Group:
         name = delivery.group

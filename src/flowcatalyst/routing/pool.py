@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flowcatalyst.clock import Clock
-from flowcatalyst.errors import FlowCatalystError
 from flowcatalyst.message import Ack, Delivery, MessagePointer, Nack, Outcome, Reject, Retry, Severity, Verdict
 from flowcatalyst.observe.stats import PoolStats
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
@@ -139,9 +138,9 @@ class Pool:
         return True
 
     def room_future(self) -> asyncio.Future[None]:
-        """Done as soon as the pool has room; at once if it has some."""
+        """Done as soon as the pool has room, or never will have any; at once if it has some."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self.room:
+        if self.room or self.draining:
             future.set_result(None)
         else:
             self._room_waiters = [waiter for waiter in self._room_waiters if not waiter.done()]
@@ -161,12 +160,21 @@ class Pool:
     def drain(self) -> None:
         """Accept nothing more, give back what has not started, let attempts in flight end."""
         self.draining = True
-        for delivery in self._scheduler.clear():
+        self._disarm()
+        self._give_back_waiting()
+        self._wake_room_waiters()  # there will be none here: look elsewhere
+
+    def _give_back_waiting(self) -> None:
+        """Give back what has not started, but for the followers of an attempt in flight: they go back after it."""
+        for delivery in self._scheduler.clear_idle():
             delivery.source.nack(delivery, 0.0)
             self.stats.given_back += 1
-        self._disarm()
-        self._tell_room()
-        self._check_drained()
+        if not len(self._scheduler):
+            self._drained.set()
+
+    def withdraw(self, delivery: Delivery) -> bool:
+        """Forget a message that waits here, because it is no longer ours. One in flight ends by itself."""
+        return self._scheduler.remove(delivery)
 
     async def wait_drained(self) -> None:
         await self._drained.wait()
@@ -266,14 +274,17 @@ class Pool:
             tools.warnings.add(
                 WarningCode.CONFIGURATION, outcome.warning, f"{outcome.detail} from {target}", "mediator"
             )
-        tools.log.attempt(self.code, delivery, outcome, verdict, duration_s)
+        try:
+            tools.log.attempt(self.code, delivery, outcome, verdict, duration_s)
+        except Exception as error:  # what cannot be told has happened all the same
+            tools.warnings.add(WarningCode.PROCESSING, Severity.WARN, f"attempt not logged: {error!r}", "pool")
         return verdict
 
     async def _bury(self, delivery: Delivery, verdict: Reject, outcome: Outcome) -> Verdict:
         """Record the dead letter before its message may be acked. If that fails the message stays in its queue."""
         try:
             await self._tools.dead_letters.record(delivery, verdict.reason, outcome)
-        except FlowCatalystError as error:
+        except Exception as error:
             self._tools.warnings.add(
                 WarningCode.PROCESSING, Severity.CRITICAL, f"dead letter not recorded: {error}", f"pool {self.code}"
             )
@@ -290,18 +301,27 @@ class Pool:
                 self._scheduler.finish(delivery)
                 delivery.source.ack(delivery)
             case Reject():
+                delivery.rejected = True
                 self.stats.dead_lettered += 1
                 self._scheduler.finish(delivery)
                 delivery.source.ack(delivery)
             case Retry(after_s) if not self.draining:
                 self.stats.retried += 1
                 self._hold(delivery, after_s, f"retry after {delivery.failures} failed attempts")
-            case Retry(after_s):  # draining: the retry is left to the queue, and nobody passes it meanwhile
-                self._give_back(delivery, after_s, cascades=delivery.ordered)
+            case Retry(after_s):
+                self._leave_to_queue(delivery, after_s)
             case Nack(delay_s):
                 self._give_back(delivery, delay_s, cascades=delivery.blocks_group)
         self._tell_room()
-        self._check_drained()
+        if self.draining:
+            self._give_back_waiting()
+
+    def _leave_to_queue(self, delivery: Delivery, after_s: float) -> None:
+        """A retry that is due after the drain. Its followers go back after it and may not pass it meanwhile."""
+        ordered = delivery.source.capabilities.ordered_redelivery
+        self._scheduler.finish(delivery)
+        delivery.source.nack(delivery, after_s if ordered else 0.0)
+        self.stats.given_back += 1
 
     def _abandon(self, delivery: Delivery, *, attempted: bool) -> None:
         """The attempt was cancelled: whether the endpoint got it is unknown, so the message stays ours to give back."""
@@ -309,7 +329,7 @@ class Pool:
             self._breaker_of(delivery).withdraw(delivery.attempt_at)
         if self.draining:
             self._scheduler.finish(delivery)  # nothing starts any more; the tracker still has it
-            self._check_drained()
+            self._give_back_waiting()
         else:
             self._scheduler.put_back(delivery)
 
@@ -377,14 +397,13 @@ class Pool:
 
     def _tell_room(self) -> None:
         if self._room_waiters and self.room:
-            for future in self._room_waiters:
-                if not future.done():
-                    future.set_result(None)
-            self._room_waiters.clear()
+            self._wake_room_waiters()
 
-    def _check_drained(self) -> None:
-        if self.draining and not len(self._scheduler):
-            self._drained.set()
+    def _wake_room_waiters(self) -> None:
+        for future in self._room_waiters:
+            if not future.done():
+                future.set_result(None)
+        self._room_waiters.clear()
 
     def _breaker_of(self, delivery: Delivery) -> Breaker:
         return self._tools.breakers.get(self._tools.endpoint_of(delivery.pointer.mediation_target))

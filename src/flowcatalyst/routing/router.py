@@ -11,6 +11,7 @@ from flowcatalyst.routing.pool import Pool
 from flowcatalyst.routing.tracker import Duplicate, InFlightTracker
 
 DEFAULT_POOL_LIMITS: Final = PoolLimits(concurrency=20)
+LONGEST_REFUSAL_S: Final = 1800.0
 
 
 class Router:
@@ -45,6 +46,22 @@ class Router:
             else:
                 kept += self._submit(pool, messages)
         return kept
+
+    def disown(self, delivery: Delivery) -> None:
+        """The queue gave the message to somebody else: do not start it. One in flight ends by itself."""
+        if any(pool.withdraw(delivery) for pool in self.pools.values()):
+            self.tracker.remove(delivery)
+
+    def adopt_owned(self, batch: Iterable[Delivery]) -> list[Delivery]:
+        """Refresh the receipts of messages the router owns; returns the others."""
+        others = []
+        for delivery in batch:
+            owned = self.tracker.owned(delivery.broker_id)
+            if owned is None:
+                others.append(delivery)
+            else:
+                _adopt_receipt(owned, delivery)
+        return others
 
     def _without_duplicates(self, batch: Iterable[Delivery]) -> Iterable[Delivery]:
         """Phase 1. A redelivery only refreshes the receipt of the message we own; a requeued copy is removed."""
@@ -99,10 +116,15 @@ class Router:
         kept: list[Delivery] = []
         for delivery in messages:
             if delivery.source.capabilities.ordered_redelivery or not delivery.ordered:
-                delivery.source.nack(delivery, DEFAULT_DELAY_S)
+                delivery.source.nack(delivery, _refusal_delay_s(delivery))
             else:
                 kept.append(delivery)
         return kept
+
+
+def _refusal_delay_s(delivery: Delivery) -> float:
+    """Longer each time: a backlog that a full pool cannot take must not stand in front of other pools for ever."""
+    return min(DEFAULT_DELAY_S * 2.0 ** (delivery.receive_count - 1), LONGEST_REFUSAL_S)
 
 
 def _find_in_batch(first_of: dict[str, Delivery], delivery: Delivery) -> tuple[Duplicate, Delivery] | None:

@@ -36,6 +36,8 @@ class InFlightTracker:
         if key is None:
             return None
         owned = self._by_key[key]
+        if owned.rejected:
+            return None  # it is a dead letter by now; this one was replayed
         if delivery.broker_id and owned.broker_id:
             return Duplicate.REQUEUED, owned
         return Duplicate.REDELIVERED, owned  # one of them has no broker id: nothing tells them apart
@@ -43,7 +45,10 @@ class InFlightTracker:
     def track(self, delivery: Delivery) -> bool:
         """Take ownership. False, and nothing changes, if the message or its application id is owned already."""
         key, app_id = delivery.key, delivery.pointer.id
-        if key in self._by_key or app_id in self._key_by_app_id:
+        if key in self._by_key:
+            return False
+        other = self._key_by_app_id.get(app_id)
+        if other is not None and not self._by_key[other].rejected:
             return False
         self._by_key[key] = delivery
         self._key_by_app_id[app_id] = key
@@ -55,11 +60,16 @@ class InFlightTracker:
         if self._by_key.get(key) is not delivery:
             return False
         del self._by_key[key]
-        del self._key_by_app_id[delivery.pointer.id]
+        if self._key_by_app_id.get(delivery.pointer.id) == key:
+            del self._key_by_app_id[delivery.pointer.id]
         if not self._by_key:  # an emptied dict keeps its table, a cleared one does not
             self._by_key.clear()
             self._key_by_app_id.clear()
         return True
+
+    def owned(self, broker_id: str) -> Delivery | None:
+        """The message with this broker id, if the router owns it."""
+        return self._by_key.get(broker_id)
 
     def get(self, app_id: str) -> Delivery | None:
         key = self._key_by_app_id.get(app_id)

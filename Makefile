@@ -12,7 +12,7 @@ help: ## Show this help
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "FlowCatalyst needs Python 3.11 or newer, this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "Python's venv module is missing. On Debian: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
-	@echo "Installing into $(VENV) (first run only) ..."
+	@echo "Installing into $(VENV) (first run only, about a minute) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@

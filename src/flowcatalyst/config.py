@@ -154,14 +154,14 @@ class Settings(BaseSettings):
     @classmethod
     def _is_loopback(cls, value: str) -> str:
         if value != "localhost" and not ip_address(value).is_loopback:
-            raise ValueError("this version has no access control yet, so it serves loopback addresses only")
+            raise ValueError("cannot be served: this version has no access control yet, so use 127.0.0.1 or a proxy")
         return value
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
         for kind, names in (("pool", [pool.code for pool in self.pools]), ("queue", self.embedded.queues)):
             if twice := sorted({name for name in names if names.count(name) > 1}):
-                raise ValueError(f"{kind} {', '.join(twice)} is there twice")
+                raise ValueError(f"name {kind} {', '.join(twice)} twice")
         return self
 
     @classmethod
@@ -211,20 +211,35 @@ def _shown(default: object) -> str:
 def load_settings(file: Path | None = None, **given: Any) -> Settings:
     """Settings from all sources; `given` ones that are None count as not given. Raises `ConfigurationError`."""
     if file is not None and not file.is_file():
-        raise ConfigurationError(f"settings file {file} does not exist")
+        what = "is a folder" if file.is_dir() else "does not exist"
+        raise ConfigurationError(f"settings file {file} {what}: name a TOML file with --config")
     source = file or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
     settings_of_file = type("Settings", (Settings,), {"toml_file": source})
     try:
         settings: Settings = settings_of_file(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         raise ConfigurationError(_in_words(error, source)) from None
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{source} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{source} cannot be read: {error.strerror}") from None
     return settings
 
 
 def _in_words(error: ValidationError, source: Path | None) -> str:
     """One line for each wrong setting. Values are not repeated: they may be secrets."""
-    problems = [f"{'.'.join(str(part) for part in one['loc']) or 'settings'}: {one['msg']}" for one in error.errors()]
+    problems = []
+    for one in error.errors(include_url=False):
+        name = ".".join(str(part) for part in one["loc"]) or "settings"
+        said = _WORDS.get(one["type"]) or one["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        problems.append(f"{name} {said}")
     where = f"settings (environment{f', {source}' if source else ''}, command line)"
     return f"wrong {where}: {'; '.join(problems)}"
+
+
+_WORDS = {
+    "extra_forbidden": "is not a setting; `flowcatalyst settings` lists them all",
+    "missing": "is missing",
+    "int_parsing": "should be a whole number",
+    "int_type": "should be a whole number",
+}

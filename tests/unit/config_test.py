@@ -43,14 +43,16 @@ def test_command_line_wins_over_environment_over_file_over_default(
 @pytest.mark.parametrize(
     ("toml", "said"),
     [
-        ("prot = 1", "prot: Extra inputs are not permitted"),
-        ("port = 70000", "port: Input should be less than or equal to 65535"),
+        ("prot = 1", "prot is not a setting"),
+        ("port = 70000", "port should be less than or equal to 65535"),
         ('host = "0.0.0.0"', "no access control yet"),
-        ('host = "nowhere"', "host:"),
-        ("[[pools]]\ncode = 'A'\nconcurrency = 0", "pools.0.concurrency: Input should be greater than or equal to 1"),
-        ("[[pools]]\ncode = 'A'\nconcurrency = 1\n" * 2, "pool A is there twice"),
+        ('host = "nowhere"', "host "),
+        ("[[pools]]\ncode = 'A'\nconcurrency = 0", "pools.0.concurrency should be greater than or equal to 1"),
+        ("[[pools]]\ncode = 'A'\nconcurrency = 1\n" * 2, "settings name pool A twice"),
         ("[egress]\nallowed_networks = ['10.0.0.0/99']", "egress.allowed_networks"),
         ("port = = 1", "is not valid TOML"),
+        ("port = 'abc'", "port should be a whole number"),
+        ("[[pools]]\ncode = 'A'", "pools.0.concurrency is missing"),
     ],
 )
 def test_a_wrong_setting_is_named_in_one_sentence(empty_folder: Path, toml: str, said: str) -> None:
@@ -60,6 +62,12 @@ def test_a_wrong_setting_is_named_in_one_sentence(empty_folder: Path, toml: str,
     assert said in str(caught.value)
     assert "flowcatalyst.toml" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_settings_file_that_is_no_text_is_an_error(empty_folder: Path) -> None:
+    (empty_folder / "flowcatalyst.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigurationError, match="is not valid TOML"):
+        load_settings()
 
 
 def test_a_settings_file_that_does_not_exist_is_an_error() -> None:

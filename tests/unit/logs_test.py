@@ -93,5 +93,5 @@ def test_console_lines_are_for_people(tmp_path: Path) -> None:
     configure_logs("info", "console", tmp_path / "log")
     AttemptLogger(SetClock()).attempt("POOL", delivery(), OK, ACK, 0.1)
     text = (tmp_path / "log").read_text()
-    assert "verdict=ack" in text
+    assert "HTTP 200, ack" in text
     assert "top-secret" not in text

@@ -23,7 +23,11 @@ EXIT_FAILED = 1
 EXIT_SECOND_SIGNAL = 130
 
 cli = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="FlowCatalyst: queue in, HTTP out, strict order per group."
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="FlowCatalyst: queue in, HTTP out, strict order per group.",
 )
 
 
@@ -42,15 +46,19 @@ def _die(error: FlowCatalystError, code: int) -> None:
     sys.exit(code)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
 @cli.callback()
-def options() -> None:
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
     """FlowCatalyst: queue in, HTTP out, strict order per group."""
-
-
-@cli.command()
-def version() -> None:
-    """Print the version."""
-    print(__version__)
 
 
 @cli.command()
@@ -71,6 +79,7 @@ def up(
 ) -> None:
     """Run everything in one process: embedded queue, router, API."""
     loaded = load_settings(config, host=host, port=port, data_dir=data_dir)
+    os.umask(0o077)  # queue and dead letters hold tokens: nobody else may read them
     interpreter.tune()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_up(loaded, demo))
@@ -90,7 +99,7 @@ async def _up(settings: Settings, demo: bool) -> None:
                 await stop.wait()
         else:
             await stop.wait()
-        print("\nStopping: letting attempts in flight end ...", flush=True)
+        print("\nStopping: attempts in flight get up to 30 s to end; another Ctrl-C stops at once.", flush=True)
     print(f"Stopped. {'Nothing was lost.' if app.stopped_clean else 'Leases will run out for what was not settled.'}")
 
 
@@ -100,6 +109,7 @@ def _stop_on_signals() -> asyncio.Event:
 
     def on_signal() -> None:
         if stop.is_set():
+            print("Stopped at once. What was in hand comes back at the next start.", flush=True)
             os._exit(EXIT_SECOND_SIGNAL)
         stop.set()
 

@@ -9,10 +9,10 @@ import atexit
 import logging
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, TextIO
+from typing import BinaryIO, Final, Literal
 
 import msgspec
 import structlog
@@ -34,7 +34,8 @@ class LineSink:
     A line is bytes, or a function that makes them: many made in one go cost far less than each in between other work.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BinaryIO, for_people: bool = False) -> None:
+        self.for_people = for_people
         self._file = file
         self._lines: list[bytes | Callable[[], bytes]] = []
 
@@ -51,8 +52,9 @@ class LineSink:
         if self._lines:
             lines, self._lines = self._lines, []
             text = b"\n".join([line if isinstance(line, bytes) else line() for line in lines])
-            self._file.write(text + b"\n")
-            self._file.flush()
+            with suppress(OSError, ValueError):  # a full disk or a closed terminal must not stop the router
+                self._file.write(text + b"\n")
+                self._file.flush()
 
     def _flush_later(self) -> None:
         try:
@@ -80,26 +82,30 @@ def configure_logs(level: str, log_format: LogFormat, file: Path | None = None) 
     ]
     close_logs()
     for_people = log_format == "console" or (log_format == "auto" and file is None and sys.stderr.isatty())
-    factory: Any
+    sink = LineSink(sys.stderr.buffer if file is None else _opened.enter_context(file.open("ab")), for_people)
+    _opened.callback(sink.flush)
     if for_people:
-        text: TextIO = sys.stderr if file is None else _opened.enter_context(file.open("a"))
-        processors += [structlog.dev.ConsoleRenderer(colors=text.isatty())]
-        factory = structlog.WriteLoggerFactory(text)
+        in_colour = file is None and sys.stderr.isatty()
+        renderer = structlog.dev.ConsoleRenderer(colors=in_colour)
+        processors += [_without_action, lambda *event: renderer(*event).encode()]
     else:
-        sink = LineSink(sys.stderr.buffer if file is None else _opened.enter_context(file.open("ab")))
-        _opened.callback(sink.flush)
         processors += [structlog.processors.format_exc_info, _render_json]
-        factory = lambda *_: sink  # noqa: E731 - structlog asks for a factory; there is one sink
     structlog.configure(
         processors=processors,
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=factory,
+        logger_factory=lambda *_: sink,
         cache_logger_on_first_use=False,
     )
 
 
 def _render_json(logger: object, method: str, event: structlog.typing.EventDict) -> bytes:
+    event.pop("event", None)  # `action` says the same
     return _encode(event)
+
+
+def _without_action(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    event.pop("action", None)  # people read the same word as the event
+    return event
 
 
 class AttemptLine(msgspec.Struct):
@@ -134,7 +140,7 @@ class AttemptLogger:
         self._log = structlog.get_logger("flowcatalyst.attempt").bind()
         self._successes_are_logged = self._log.is_enabled_for(logging.INFO)
         sink = getattr(self._log, "_logger", None)
-        self._sink = sink if isinstance(sink, LineSink) else None
+        self._sink = sink if isinstance(sink, LineSink) and not sink.for_people else None
 
     def attempt(self, pool: str, delivery: Delivery, outcome: Outcome, verdict: Verdict, duration_s: float) -> None:
         if outcome.result is Result.SUCCESS and not self._successes_are_logged:
@@ -147,10 +153,15 @@ class AttemptLogger:
             self._write_for_people(_line(noted, pool, delivery, outcome, verdict, duration_s))
 
     def _write_for_people(self, line: AttemptLine) -> None:
-        fields = msgspec.structs.asdict(line)
-        level = fields.pop("level")
-        del fields["timestamp"]
-        getattr(self._log, level)("attempt", **fields)
+        write = self._log.info if line.level == "info" else self._log.warning
+        write(
+            f"{line.detail}, {line.verdict}" + ("" if line.delay_s is None else f" in {line.delay_s:g} s"),
+            message=line.message,
+            group=line.group,
+            target=line.target,
+            attempt=line.attempt,
+            ms=line.duration_us // 1000,
+        )
 
 
 def _line(

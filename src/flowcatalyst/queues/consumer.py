@@ -42,6 +42,7 @@ class Consumer:
         clock: Clock,
     ) -> None:
         self.last_poll_at: float | None = None  # monotonic; of successful polls only
+        self.trouble = ""  # why the newest poll failed; empty when it did not
         self._queue = queue
         self._settler = settler
         self._router = router
@@ -77,6 +78,7 @@ class Consumer:
         except Exception as error:
             text = f"queue {self._queue.name}: a poll failed unexpectedly: {error!r}"
             self._warnings.add(WarningCode.PROCESSING, Severity.CRITICAL, text, "consumer")
+            self.trouble = repr(error)
             log.error("poll_crashed", action="poll_crashed", queue=self._queue.name, exc_info=error)
             await self._pause_longer()
 
@@ -140,9 +142,11 @@ class Consumer:
             text = f"queue {self._queue.name} cannot be read: {error}"
             self._warnings.add(WarningCode.QUEUE_UNAVAILABLE, Severity.ERROR, text, "consumer")
             log.warning("poll_failed", action="poll_failed", queue=self._queue.name, error=str(error))
+            self.trouble = str(error)
             await self._pause_longer()
             return []
         self._pause_s = 0.0
+        self.trouble = ""
         self.last_poll_at = self._clock.monotonic()
         return batch
 

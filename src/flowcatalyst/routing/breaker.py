@@ -26,6 +26,7 @@ class Breaker:
         "_probes",
         "_successes",
         "opened_at",
+        "ratio_at_opening",
         "rejected",
         "state",
         "used_at",
@@ -34,6 +35,7 @@ class Breaker:
     def __init__(self) -> None:
         self.state = BreakerState.CLOSED
         self.opened_at = 0.0
+        self.ratio_at_opening = 0.0
         self.used_at = 0.0
         self.rejected = 0
         self._calls: deque[bool] = deque()
@@ -101,7 +103,9 @@ class Breaker:
             self._failures -= self._calls.popleft()
 
     def _open(self, now: float) -> None:
+        ratio = self.failure_ratio or 1.0
         self.reset()
+        self.ratio_at_opening = ratio
         self.state = BreakerState.OPEN
         self.opened_at = now
 

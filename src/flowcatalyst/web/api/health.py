@@ -13,6 +13,7 @@ from flowcatalyst import __version__
 from flowcatalyst.app import App
 from flowcatalyst.errors import FlowCatalystError
 from flowcatalyst.queues import embedded_jobs
+from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.web.dependencies import TheApp
 
 POLL_DEADLINE_S: Final = 60.0
@@ -75,14 +76,14 @@ def _answer(checks: list[Check]) -> Response[Health]:
 def _check_consumers(app: App) -> list[Check]:
     now = app.clock.monotonic()
     pools_are_full = not any(pool.room for pool in app.router.pools.values())
-    return [
-        _check_consumer(name, None if consumer.last_poll_at is None else now - consumer.last_poll_at, pools_are_full)
-        for name, consumer in app.consumers.items()
-    ]
+    return [_check_consumer(name, consumer, now, pools_are_full) for name, consumer in app.consumers.items()]
 
 
-def _check_consumer(name: str, since_poll_s: float | None, pools_are_full: bool) -> Check:
+def _check_consumer(name: str, consumer: Consumer, now: float, pools_are_full: bool) -> Check:
+    if consumer.trouble:
+        return Check(f"consumer {name}", HealthStatus.DOWN, consumer.trouble)
     check = Check(f"consumer {name}", HealthStatus.UP, "not polled yet")
+    since_poll_s = None if consumer.last_poll_at is None else now - consumer.last_poll_at
     if since_poll_s is not None:
         check.detail = f"polled {since_poll_s:.1f} s ago"
         if since_poll_s >= POLL_DEADLINE_S and pools_are_full:

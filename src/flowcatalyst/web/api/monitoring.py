@@ -52,7 +52,9 @@ async def get_circuit_breakers(app: TheApp) -> list[BreakerView]:
         BreakerView(
             endpoint=endpoint,
             state=breaker.state,
-            failure_ratio=round(breaker.failure_ratio, 3),
+            failure_ratio=round(
+                breaker.failure_ratio if breaker.state is BreakerState.CLOSED else breaker.ratio_at_opening, 3
+            ),
             rejected=breaker.rejected,
             opened_for_s=None if breaker.state is BreakerState.CLOSED else round(now - breaker.opened_at, 3),
         )

@@ -215,12 +215,14 @@ def _build_mediator(settings: Settings, clock: Clock) -> Mediator:
     return Mediator(http1, http2, clock)
 
 
-def _ssl_context(http: HttpSettings) -> ssl.SSLContext:
+def _ssl_context(http: HttpSettings) -> ssl.SSLContext | None:
+    """None: the client makes the default one when it first needs it, which takes a while."""
+    if http.ca_file is None:
+        return None
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
-    if http.ca_file is not None:
-        try:
-            context.load_verify_locations(http.ca_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigurationError(f"mediator.http.ca_file {http.ca_file} cannot be used: {error}") from None
+    try:
+        context.load_verify_locations(http.ca_file)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigurationError(f"mediator.http.ca_file {http.ca_file} cannot be used: {error}") from None
     return context

@@ -52,8 +52,7 @@ class Http1Client:
         deadline = loop.time() + self._request_timeout_s
         pool = self._pools.get(target.origin) or self._open_pool(target, loop)
         connection = pool.take_idle() or await self._obtain(pool, target, deadline)
-        # Nothing awaits between here and the write, so a connection found usable is still usable then. Once written,
-        # a request is never written again: the server may have acted on it.
+        # Once handed to a connection, a request is never given to another one: the server may have acted on it.
         answer = connection.start(request, deadline)
         pool.watch(deadline)
         try:

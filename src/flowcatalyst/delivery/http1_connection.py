@@ -48,6 +48,9 @@ def _join_headers(headers: tuple[tuple[str, str], ...]) -> str:
 class ConnectionOwner(Protocol):
     """What a connection tells about itself. Called from the event loop, never awaits."""
 
+    def send_soon(self, connection: "Connection") -> None:
+        """A request waits to be written: call `connection.send()` before the loop waits for anything."""
+
     def exchange_ended(self, connection: "Connection") -> None:
         """The request on this connection is over; `connection.usable` says whether it may carry another one."""
 
@@ -74,6 +77,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport
         self._parser = HttpResponseParser(self)
         self._answer: asyncio.Future[Response] | None = None
+        self._unsent = b""  # the request, until it is written
         self._expect_response()
 
     def _expect_response(self) -> None:
@@ -88,17 +92,26 @@ class Connection(asyncio.Protocol):
     # -- used by the pool ------------------------------------------------------------------------------------------
 
     def start(self, request: bytes, deadline: float) -> asyncio.Future[Response]:
-        """Write a request. The returned future gets the response or a `DeliveryError`.
+        """Take a request. The returned future gets the response or a `DeliveryError`.
 
-        The connection only remembers the deadline; its owner calls `expire` when that has passed.
+        The connection only remembers the deadline; its owner calls `expire` when that has passed. It also calls
+        `send`: all requests of one pass of the loop are written in a row, which keeps the processor's caches warm for
+        the code between them (a fifth of the CPU time of a message).
         """
         assert self.usable, "an unusable connection was given a request"
         assert self._answer is None, "a connection was given a second request"
         self._expect_response()
         self._answer = answer = self._loop.create_future()
         self.deadline = deadline
-        self._transport.write(request)
+        self._unsent = request
+        self._owner.send_soon(self)
         return answer
+
+    def send(self) -> None:
+        """Write the request, unless it was ended meanwhile."""
+        request, self._unsent = self._unsent, b""
+        if request:
+            self._transport.write(request)
 
     def expire(self) -> None:
         self.fail(RequestTimeoutError(f"{self._label} did not answer completely before the deadline"))
@@ -140,6 +153,7 @@ class Connection(asyncio.Protocol):
 
     def _end_exchange(self, reusable: bool) -> None:
         self._answer = None
+        self._unsent = b""
         self.deadline = NO_DEADLINE
         # A server may answer before it has read the whole request; what we still have to send would come first.
         if not reusable or self._transport.is_closing() or self._transport.get_write_buffer_size():
@@ -156,6 +170,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._answer is None:
             self._idle_ended()  # unasked data: a late error response such as 408, or a confused server
+            return
+        if self._unsent:
+            self._broken("answered before it was asked")
             return
         self._wire_bytes += len(data)
         try:

@@ -40,6 +40,7 @@ class OriginPool:
         self._loop = loop
         self._on_unused = on_unused
         self._idle: list[Connection] = []
+        self._outbox: list[Connection] = []  # have a request to write
         self._active = 0
         self._waiting: OrderedDict[asyncio.Future[Place], None] = OrderedDict()
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -128,6 +129,16 @@ class OriginPool:
             connection.fail(ConnectionBrokenError(f"{self.label}: the HTTP client was closed during a request"))
 
     # -- what connections report (ConnectionOwner) -----------------------------------------------------------------
+
+    def send_soon(self, connection: Connection) -> None:
+        if not self._outbox:
+            self._loop.call_soon(self._send_all)
+        self._outbox.append(connection)
+
+    def _send_all(self) -> None:
+        outbox, self._outbox = self._outbox, []
+        for connection in outbox:
+            connection.send()
 
     def exchange_ended(self, connection: Connection) -> None:
         self.give_back(connection)

@@ -1,0 +1,90 @@
+"""A connection between the moment it takes a request and the moment the request is written."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from flowcatalyst.delivery.http1_connection import Connection
+from flowcatalyst.errors import ConnectionBrokenError
+
+RESPONSE = b"HTTP/1.1 408 Too late\r\nContent-Length: 0\r\n\r\n"
+
+
+class Owner:
+    def __init__(self) -> None:
+        self.to_send: list[Connection] = []
+        self.ended = 0
+
+    def send_soon(self, connection: Connection) -> None:
+        self.to_send.append(connection)
+
+    def exchange_ended(self, connection: Connection) -> None:
+        self.ended += 1
+
+    def idle_connection_ended(self, connection: Connection) -> None:
+        raise AssertionError("it was not idle")
+
+    def connection_opened(self, connection: Connection) -> None: ...
+
+    def connection_closed(self, connection: Connection) -> None: ...
+
+
+class Wire:
+    """A transport that remembers what was written."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.aborted = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+@pytest.fixture
+async def taken() -> tuple[Connection, Owner, Wire, asyncio.Future[object]]:
+    """A connection that took a request which is not written yet."""
+    owner, wire = Owner(), Wire()
+    connection = Connection(owner, "test", asyncio.get_running_loop())
+    connection.connection_made(cast(asyncio.Transport, wire))
+    answer = connection.start(b"POST", deadline=1.0)
+    assert owner.to_send == [connection]
+    assert wire.written == b""
+    return connection, owner, wire, cast("asyncio.Future[object]", answer)
+
+
+Taken = tuple[Connection, Owner, Wire, asyncio.Future[object]]
+
+
+async def test_a_response_that_comes_before_the_request_was_written_is_not_taken_for_its_answer(taken: Taken) -> None:
+    connection, owner, wire, answer = taken
+    connection.data_received(RESPONSE)
+    with pytest.raises(ConnectionBrokenError, match="before it was asked"):
+        await answer
+    connection.send()
+    assert (wire.written, wire.aborted, owner.ended) == (b"", True, 1)
+
+
+async def test_a_request_abandoned_before_it_was_written_is_never_written(taken: Taken) -> None:
+    connection, owner, wire, answer = taken
+    connection.abandon(answer)  # type: ignore[arg-type]
+    connection.send()
+    assert (wire.written, wire.aborted, owner.ended) == (b"", True, 1)
+
+
+async def test_a_request_is_written_once_however_often_it_is_sent(taken: Taken) -> None:
+    connection, _, wire, answer = taken
+    connection.send()
+    connection.send()
+    assert wire.written == b"POST"
+    connection.data_received(RESPONSE)
+    assert answer.done()

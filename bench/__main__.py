@@ -42,9 +42,17 @@ def compare(messages: int, rounds: int) -> None:
             quiet.append(_run("bench.router", target, messages, "warning"))
             print(
                 f"  round {number + 1}: wrk {wrk[-1]:,.0f}/s   naive {naive[-1].per_second:,.0f}/s"
-                f"   router {router[-1].per_second:,.0f}/s"
+                f"   router {router[-1].per_second:,.0f}/s",
+                flush=True,
             )
-    _print_result(statistics.median(wrk), median(naive), median(router), median(quiet))
+    _print_table(statistics.median(wrk), median(naive), median(router), median(quiet))
+    # Ratios are taken within a round, where all three met the same machine, and only then the median.
+    to_naive = statistics.median(
+        ours.per_second / theirs.per_second for ours, theirs in zip(router, naive, strict=True)
+    )
+    to_wrk = statistics.median(ours.per_second / limit for ours, limit in zip(router, wrk, strict=True))
+    cpu = statistics.median(ours.cpu_us / theirs.cpu_us for ours, theirs in zip(router, naive, strict=True))
+    print(f"\nFlowCatalyst: {to_naive:.2f}x the naive router with {cpu:.2f} of its CPU, {to_wrk:.2f} of wrk.")
 
 
 def _run(module: str, target: str, messages: int, *options: str) -> Figure:
@@ -52,7 +60,7 @@ def _run(module: str, target: str, messages: int, *options: str) -> Figure:
         return run_child(module, folder, target, messages, *options)
 
 
-def _print_result(limit: float, naive: Figure, router: Figure, quiet: Figure) -> None:
+def _print_table(limit: float, naive: Figure, router: Figure, quiet: Figure) -> None:
     print(f"\n{'':34} {'messages/s':>11} {'CPU us/message':>15}")
     print(f"{'wrk, the limit of the sink':34} {limit:>11,.0f}")
     for name, figure in (
@@ -61,8 +69,6 @@ def _print_result(limit: float, naive: Figure, router: Figure, quiet: Figure) ->
         ("FlowCatalyst, log level warning", quiet),
     ):
         print(f"{name:34} {figure.per_second:>11,.0f} {figure.cpu_us:>15.0f}")
-    print(f"\nFlowCatalyst is {router.per_second / naive.per_second:.2f}x the naive router", end="")
-    print(f" and {router.per_second / limit:.2f} of wrk.")
 
 
 if __name__ == "__main__":

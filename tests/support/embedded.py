@@ -7,19 +7,7 @@ from pathlib import Path
 from flowcatalyst.message import Delivery
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
-
-
-class SetClock:
-    """Shows the time it was set to."""
-
-    def __init__(self) -> None:
-        self.now = 1_000_000.0
-
-    def wall(self) -> float:
-        return self.now
-
-    def monotonic(self) -> float:
-        return self.now
+from tests.support.clocks import SetClock
 
 
 @asynccontextmanager

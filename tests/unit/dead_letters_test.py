@@ -9,8 +9,8 @@ from flowcatalyst.message import Delivery, DispatchMode, MessagePointer, encode_
 from flowcatalyst.operations.dead_letters import DeadLetters, UnknownQueueError
 from flowcatalyst.queues.memory import MemoryQueue
 from flowcatalyst.routing.policy import interpret
+from tests.support.clocks import SetClock
 from tests.support.deliveries import RecordingSource
-from tests.support.embedded import SetClock
 
 NOT_FOUND = interpret(404, None, b"no such order", 0.0)
 

@@ -16,7 +16,8 @@ from flowcatalyst.message import Delivery, Settled
 from flowcatalyst.queues import embedded_jobs
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.queues.embedded import EmbeddedQueue
-from tests.support.embedded import SetClock, another, bodies, opened, take
+from tests.support.clocks import SetClock
+from tests.support.embedded import another, bodies, opened, take
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from flowcatalyst.queues import embedded_jobs
 from flowcatalyst.queues.contract import Outgoing, Publisher, Queue
 from flowcatalyst.queues.embedded import EmbeddedQueue
 from flowcatalyst.queues.embedded_jobs import Depth
-from tests.support.embedded import SetClock, another, bodies, grouped, opened, take
+from tests.support.clocks import SetClock
+from tests.support.embedded import another, bodies, grouped, opened, take
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ from flowcatalyst.message import Delivery
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
 from flowcatalyst.queues.embedded_jobs import Depth
-from tests.support.embedded import SetClock, another, bodies, grouped, opened, take
+from tests.support.clocks import SetClock
+from tests.support.embedded import another, bodies, grouped, opened, take
 
 LONG_S = 30.0  # never waited for: a test that does has failed
 

@@ -14,24 +14,12 @@ from flowcatalyst.delivery.egress import Address, EgressGuard
 from flowcatalyst.delivery.http1 import Http1Client
 from flowcatalyst.delivery.http1_connection import MAX_HEAD_BYTES
 from flowcatalyst.errors import ConnectError, ConnectionBrokenError, RequestTimeoutError, TargetRefusedError
+from tests.support.clocks import SetClock
 from tests.support.http_servers import Call, Gate, PrivateCa, RawServer, always, closed_port, in_turn, raw_server, reply
 
 ANYWHERE = EgressGuard(allow_private=True)
 SHORT_S = 0.05
 NEVER_S = 60.0
-
-
-class HandClock:
-    """Stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now
 
 
 @asynccontextmanager
@@ -414,7 +402,7 @@ async def test_idle_connection_is_closed_after_its_limit() -> None:
 async def test_idle_connection_is_used_within_the_smaller_of_our_limit_and_the_servers_promise(
     keep_alive: str, idle_s: float, connections: int
 ) -> None:
-    clock = HandClock()
+    clock = SetClock()
     script = always(reply(200, b"", f"Keep-Alive: {keep_alive}"))
     async with raw_server(script) as server, client(idle_limit_s=4.0, clock=clock) as http:
         await post(http, server.url())

@@ -12,6 +12,7 @@ from flowcatalyst.delivery.contract import MAX_BODY_BYTES, Response, parse_targe
 from flowcatalyst.delivery.egress import Address, EgressGuard, Resolver
 from flowcatalyst.delivery.http2 import Http2Client
 from flowcatalyst.errors import ConnectError, ConnectionBrokenError, RequestTimeoutError, TargetRefusedError
+from tests.support.clocks import SetClock
 from tests.support.http_servers import (
     Call,
     Gate,
@@ -26,19 +27,6 @@ from tests.support.http_servers import (
 
 ANYWHERE = EgressGuard(allow_private=True)
 SHORT_S = 0.1
-
-
-class HandClock:
-    """Stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now
 
 
 @asynccontextmanager
@@ -350,7 +338,7 @@ async def test_odd_form_of_an_address_is_dialled_as_it_was_checked() -> None:
 
 async def test_next_address_is_tried_when_one_does_not_connect_and_then_kept() -> None:
     guard = EgressGuard(allow_private=True, resolver=resolver_of("127.0.0.2,127.0.0.1"))
-    clock = HandClock()
+    clock = SetClock()
     async with raw_server() as server, client(guard=guard, clock=clock) as http:
         assert (await post(http, server.url(host="shop.test"))).status == 200
         clock.now += http2.ADDRESS_TRUSTED_S
@@ -361,7 +349,7 @@ async def test_next_address_is_tried_when_one_does_not_connect_and_then_kept() -
 
 async def test_name_is_resolved_again_after_a_while() -> None:
     guard = EgressGuard(False, ["127.0.0.1/32"], resolver_of("127.0.0.1", "10.0.0.1"))
-    clock = HandClock()
+    clock = SetClock()
     async with raw_server() as server, client(guard=guard, clock=clock) as http:
         for _ in range(2):
             assert (await post(http, server.url(host="shop.test"))).status == 200
@@ -375,7 +363,7 @@ async def test_name_is_resolved_again_after_a_while() -> None:
 
 
 async def test_client_of_an_origin_that_is_not_used_is_dropped_with_its_connections() -> None:
-    clock = HandClock()
+    clock = SetClock()
     async with raw_server() as old, raw_server() as new, client(clock=clock, idle_limit_s=60.0) as http:
         await post(http, old.url())
         clock.now += http2.ORIGIN_IDLE_S

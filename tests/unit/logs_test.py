@@ -10,8 +10,8 @@ import structlog
 from flowcatalyst.message import ACK, Delivery, MessagePointer, Retry, encode_pointer
 from flowcatalyst.observe.logs import AttemptLogger, LogFormat, close_logs, configure_logs
 from flowcatalyst.routing.policy import interpret
+from tests.support.clocks import SetClock
 from tests.support.deliveries import RecordingSource
-from tests.support.embedded import SetClock
 
 OK = interpret(200, None, b'{"ack":true}', 0.0)
 FAILED = interpret(500, None, b"oops", 0.0)

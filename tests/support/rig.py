@@ -163,10 +163,14 @@ class Rig:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.consumer.stop()  # first: nothing may be routed while the pools go
+        self.consuming.cancel()
+        await asyncio.wait([self.consuming])
         for pool in self.router.pools.values():
             pool.drain()
         await self.slots.cancel()
         await self.tasks.cancel()
+        assert len(asyncio.all_tasks()) == 1, "a task outlived its router"
 
     @property
     def pool(self) -> Pool:

@@ -111,8 +111,8 @@ class Consumer:
     def _route_kept(self, code: str) -> None:
         """Room appeared: route what was kept, one by one so that its order stays, until there is none again."""
         kept = self._kept.get(code)
-        if kept is None:
-            return
+        if kept is None or self._stop_asked.done():
+            return  # a stop gives them back
         while kept and not self._router.route([kept[0]]):
             kept.popleft()
         if kept:

@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
 
         The connection only remembers the deadline; its owner calls `expire` when that has passed. It also calls
         `send`: all requests of one pass of the loop are written in a row, which keeps the processor's caches warm for
-        the code between them (a fifth of the CPU time of a message).
+        the code between them (a tenth of the CPU time of a message).
         """
         assert self.usable, "an unusable connection was given a request"
         assert self._answer is None, "a connection was given a second request"

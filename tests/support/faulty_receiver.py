@@ -6,6 +6,7 @@ import random
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import cycle
 
 from flowcatalyst.web.order_judge import OrderJudge
 
@@ -28,6 +29,7 @@ class FaultyReceiver:
         self.faults: dict[str, int] = dict.fromkeys(FAULTS, 0)
         self.url = ""
         self._rng = random.Random(seed)
+        self._next_faults = cycle(self._rng.sample(FAULTS, len(FAULTS)))  # every kind comes, whatever the luck
         self._writers: set[asyncio.StreamWriter] = set()
         self._arrival = asyncio.Event()
 
@@ -67,7 +69,7 @@ class FaultyReceiver:
         message_id = json.loads(await reader.readexactly(int(length[1])))["messageId"]
         self.judge.arrived("hook", message_id)
         if self._rng.random() < self.fault_rate:
-            return await self._misbehave(self._rng.choice(FAULTS), writer)
+            return await self._misbehave(next(self._next_faults), writer)
         self.judge.answered("hook", message_id, 200, for_good=True)
         self.acked[message_id] = self.acked.get(message_id, 0) + 1
         self._arrival.set()

@@ -169,3 +169,24 @@ def test_an_ack_that_came_too_late_is_repeated_at_once_with_the_receipt_adopted_
             assert rig.endpoint.started == ["m1"]
 
     run_virtual(main())
+
+
+def test_what_waits_for_room_in_a_pool_that_drains_is_taken_by_the_default_pool_in_order() -> None:
+    async def main() -> None:
+        small, default = PoolLimits(concurrency=1, capacity=2), PoolLimits(concurrency=1, capacity=1)
+        rig = Rig(ordered=False, latency_s=20.0, max_batch=5, SMALL=small, default=default)
+        await rig.publish(*(outgoing(f"m{n}", pool="SMALL") for n in range(8)))
+        async with rig:
+            await asyncio.sleep(10)  # long enough for the consumer to keep more than the default pool has room for
+            assert "kept=1" in repr(rig.consumer)
+            pool = rig.router.pools["SMALL"]
+            pool.drain()
+            await pool.wait_drained()
+            del rig.router.pools["SMALL"]
+            async with asyncio.timeout(1000):
+                await rig.until_empty()
+            kept = [name for name in rig.endpoint.started if name in ("m2", "m3", "m4", "m5", "m6", "m7")]
+            assert kept == ["m2", "m3", "m4", "m5", "m6", "m7"]
+            assert set(rig.endpoint.started) == {f"m{n}" for n in range(8)}
+
+    run_virtual(main())

@@ -102,11 +102,12 @@ class Consumer:
             pool = self._router.pool_of(delivery)
             if pool.code not in self._kept:
                 self._kept[pool.code] = deque()
-                self._route_kept_later(pool)
+                self._route_kept_later(pool.code, pool)
             self._kept[pool.code].append(delivery)
 
-    def _route_kept_later(self, pool: Pool) -> None:
-        pool.room_future().add_done_callback(lambda _: self._route_kept(pool.code))
+    def _route_kept_later(self, code: str, pool: Pool) -> None:
+        """Route what is kept under `code` when `pool` has room; another pool takes over when the first one drains."""
+        pool.room_future().add_done_callback(lambda _: self._route_kept(code))
 
     def _route_kept(self, code: str) -> None:
         """Room appeared: route what was kept, one by one so that its order stays, until there is none again."""
@@ -116,7 +117,7 @@ class Consumer:
         while kept and not self._router.route([kept[0]]):
             kept.popleft()
         if kept:
-            self._route_kept_later(self._router.pool_of(kept[0]))
+            self._route_kept_later(code, self._router.pool_of(kept[0]))
         else:
             del self._kept[code]
 
@@ -124,7 +125,7 @@ class Consumer:
         """How much to ask for: what the pools this queue feeds have room for."""
         pools = self._router.pools
         while sum(map(len, self._kept.values())) >= self._queue.capabilities.max_batch:
-            await self._first_of([pools[code].room_future() for code in self._kept if code in pools], None)
+            await self._first_of([self._router.pool_of(kept[0]).room_future() for kept in self._kept.values()], None)
             if self._stop_asked.done():
                 break
         fed = [pools[code] for code in self._fed if code in pools]

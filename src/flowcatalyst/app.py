@@ -1,43 +1,24 @@
-"""Composition root: builds everything, owns all tasks and the order of shutdown."""
+"""Composition root: builds everything from the settings and opens and closes it in order."""
 
-import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final
-
-import structlog
 
 from flowcatalyst.clock import Clock, IdSource, SystemClock
 from flowcatalyst.config import HttpSettings, Settings
 from flowcatalyst.delivery.egress import EgressGuard
 from flowcatalyst.delivery.http1 import Http1Client
 from flowcatalyst.delivery.http2 import Http2Client
-from flowcatalyst.delivery.mediator import Mediator, endpoint_of
+from flowcatalyst.delivery.mediator import Mediator
+from flowcatalyst.engine import Engine
 from flowcatalyst.errors import ConfigurationError
-from flowcatalyst.message import Severity
 from flowcatalyst.observe.logs import AttemptLogger
 from flowcatalyst.operations.dead_letters import DeadLetters
-from flowcatalyst.operations.warnings import WarningCode, WarningLog
-from flowcatalyst.operations.watch import LeaseKeeper, evict_idle_breakers
-from flowcatalyst.queues.consumer import Consumer
+from flowcatalyst.operations.warnings import WarningLog
 from flowcatalyst.queues.embedded import EmbeddedQueue
 from flowcatalyst.queues.embedded_store import EmbeddedStore
-from flowcatalyst.queues.settle import Settler
-from flowcatalyst.routing.breaker import Breakers
-from flowcatalyst.routing.limits import PoolLimits
-from flowcatalyst.routing.pool import Pool, PoolTools
-from flowcatalyst.routing.router import Router
-from flowcatalyst.routing.tracker import InFlightTracker
-from flowcatalyst.tasks import Tasks
 from flowcatalyst.web.order_judge import OrderJudge
-
-CONSUMER_STOP_S: Final = 25.0
-POOL_DRAIN_S: Final = 30.0
-SETTLE_S: Final = 10.0
-
-log = structlog.get_logger("flowcatalyst.app")
 
 
 class App:
@@ -47,8 +28,6 @@ class App:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.ids = IdSource(self.clock)
-        self.tracker = InFlightTracker()
-        self.breakers = Breakers()
         self.warnings = WarningLog(self.clock)
         self.judge = OrderJudge()  # of the built-in receivers
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
@@ -57,14 +36,21 @@ class App:
             name: EmbeddedQueue(self.store, name, visibility_s=settings.embedded.visibility_s)
             for name in settings.embedded.queues
         }
-        self.router = Router(self.tracker, self.warnings, self._make_pool)
-        self.settlers: dict[str, Settler] = {}
-        self.consumers: dict[str, Consumer] = {}
-        self.stopping = False
-        self.stopped_clean = False
-        self._tasks = Tasks()
-        self._slots = Tasks()
-        self._consuming: list[asyncio.Task[None]] = []
+        self.engine = Engine(self.dead_letters, self.warnings, self.clock)
+        self.tracker = self.engine.tracker
+        self.breakers = self.engine.breakers
+        self.router = self.engine.router
+        self.settlers = self.engine.settlers
+        self.consumers = self.engine.consumers
+
+    @property
+    def stopping(self) -> bool:
+        return self.engine.stopping
+
+    @property
+    def stopped_clean(self) -> bool:
+        """Whether everything in hand was settled or given back before the stop."""
+        return self.engine.stopped_clean
 
     def prepare_data_dir(self) -> None:
         """Make the data folder, or raise `ConfigurationError` if it cannot be made or written."""
@@ -101,95 +87,14 @@ class App:
     @asynccontextmanager
     async def routing(self) -> AsyncIterator[None]:
         """Poll, deliver and settle from here to the end of the block, then drain."""
-        self._start()
+        mediator = _build_mediator(self.settings, self.clock)
+        pools = {pool.code: pool.limits() for pool in self.settings.pools}
+        self.engine.start(self.queues, pools, mediator, AttemptLogger(self.clock), self.settings.retry.delays())
         try:
             yield
         finally:
-            await self._stop()
-
-    def _start(self) -> None:
-        self._mediator = _build_mediator(self.settings, self.clock)
-        self._pool_tools = PoolTools(
-            mediator=self._mediator,
-            breakers=self.breakers,
-            endpoint_of=endpoint_of,
-            dead_letters=self.dead_letters,
-            warnings=self.warnings,
-            log=AttemptLogger(self.clock),
-            clock=self.clock,
-            spawn=self._slots.spawn,
-            delays=self.settings.retry.delays(),
-        )
-        for pool in self.settings.pools:
-            self.router.add_pool(pool.code, pool.limits())
-        for name, queue in self.queues.items():
-            settler = self.settlers[name] = Settler(queue, self.tracker)
-            consumer = self.consumers[name] = Consumer(
-                queue, settler, self.router, self.dead_letters, self.warnings, self.clock
-            )
-            self._tasks.spawn(settler.run(), f"settle {name}")
-            self._consuming.append(self._tasks.spawn(consumer.run(), f"consume {name}"))
-        period_s = self.settings.embedded.visibility_s / 4
-        self._tasks.spawn(LeaseKeeper(self.tracker, self.clock, period_s, self.router.disown).run(), "keep leases")
-        self._tasks.spawn(evict_idle_breakers(self.breakers, self.clock), "evict breakers")
-        log.info("router_started", action="router_started", queues=list(self.queues), pools=list(self.router.pools))
-
-    def _make_pool(self, code: str, limits: PoolLimits) -> Pool:
-        return Pool(code, limits, self._pool_tools)
-
-    # Shutdown, in the order of 002: consumers, pools, then what is left.
-
-    async def _stop(self) -> None:
-        self.stopping = True
-        started = self.clock.monotonic()
-        await self._stop_consumers()
-        await self._drain_pools()
-        await self._give_back_the_rest()
-        await self._slots.cancel()
-        await self._tasks.cancel()
-        await self._mediator.close()
-        self.stopped_clean = not len(self.tracker)
-        seconds = round(self.clock.monotonic() - started, 3)
-        log.info("router_stopped", action="router_stopped", seconds=seconds, left=len(self.tracker))
-
-    async def _stop_consumers(self) -> None:
-        for consumer in self.consumers.values():
-            consumer.stop()
-        if self._consuming:
-            await asyncio.wait(self._consuming, timeout=CONSUMER_STOP_S)
-
-    async def _drain_pools(self) -> None:
-        pools = list(self.router.pools.values())
-        for pool in pools:
-            pool.drain()
-        try:
-            async with asyncio.timeout(POOL_DRAIN_S):
-                for pool in pools:
-                    await pool.wait_drained()
-        except TimeoutError:
-            log.warning("drain_timed_out", action="drain_timed_out", pools=[repr(pool) for pool in pools])
-            for pool in pools:
-                pool.cancel()
-
-    async def _give_back_the_rest(self) -> None:
-        """Let pending acks and nacks finish, then give back what the router still owns."""
-        if not await self._settled():
-            log.warning("settle_timed_out", action="settle_timed_out", left=len(self.tracker))
-        for delivery in self.tracker:
-            delivery.source.nack(delivery, 0.0)
-        await self._settled()
-        if left := len(self.tracker):
-            text = f"{left} messages could not be given back; their leases will run out"
-            self.warnings.add(WarningCode.SHUTDOWN_CLEANUP_ERRORS, Severity.WARN, text, "app")
-
-    async def _settled(self) -> bool:
-        try:
-            async with asyncio.timeout(SETTLE_S):
-                for settler in self.settlers.values():
-                    await settler.wait_idle()
-        except TimeoutError:
-            return False
-        return True
+            await self.engine.stop()
+            await mediator.close()
 
 
 def _build_mediator(settings: Settings, clock: Clock) -> Mediator:

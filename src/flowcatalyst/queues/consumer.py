@@ -100,10 +100,19 @@ class Consumer:
     def _keep(self, deliveries: Iterable[Delivery]) -> None:
         for delivery in deliveries:
             pool = self._router.pool_of(delivery)
-            if pool.code not in self._kept:
-                self._kept[pool.code] = deque()
-                self._route_kept_later(pool.code, pool)
-            self._kept[pool.code].append(delivery)
+            code = self._kept_with(delivery) or pool.code
+            if code not in self._kept:
+                self._kept[code] = deque()
+                self._route_kept_later(code, pool)
+            self._kept[code].append(delivery)
+
+    def _kept_with(self, delivery: Delivery) -> str | None:
+        """Where the message's place is, if others of its group or of its pool wait here: behind them."""
+        own_code = self._router.pool_of(delivery).code
+        for code, kept in self._kept.items():
+            if any(other.group == delivery.group for other in kept):
+                return code  # perhaps under the code of a pool that is no longer theirs
+        return own_code if own_code in self._kept else None
 
     def _route_kept_later(self, code: str, pool: Pool) -> None:
         """Route what is kept under `code` when `pool` has room; another pool takes over when the first one drains."""
@@ -172,7 +181,7 @@ class Consumer:
     def _route(self, readable: Sequence[Delivery]) -> None:
         """Hand over, but for those whose pool has others waiting here already: they wait behind them."""
         if self._kept:
-            behind = {one: None for one in readable if one.ordered and self._router.pool_of(one).code in self._kept}
+            behind = {one: None for one in readable if one.ordered and self._kept_with(one)}
             readable = [one for one in readable if one not in behind]
             self._keep(self._router.adopt_owned(behind))
         self._keep(self._router.route(readable))

@@ -15,6 +15,8 @@ from flowcatalyst.queues.contract import Capabilities, Outgoing, Published
 
 DEDUPLICATION_S = 300.0
 
+Receipt = tuple[int, int]  # number of the message, number of times it was received
+
 
 @dataclass(slots=True)
 class _Stored:
@@ -76,22 +78,16 @@ class MemoryQueue:
             await self._wait(min(deadline, self._next_visible(now, deadline)) - now)
 
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
-        return [self._settle(delivery, None) for delivery in deliveries]
+        return [self._settle(delivery.receipt, None) for delivery in deliveries]
 
     async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
-        results = []
-        for delivery in deliveries:
-            stored = self._stored.get(delivery.receipt[0])
-            if stored is not None:
-                stored.failures = delivery.failures
-                stored.lane = f"alone-{stored.number}" if unlock else stored.lane
-            results.append(self._settle(delivery, delay_s))
-        return results
+        return [self._give_back(delivery.receipt, delay_s, delivery.failures, unlock) for delivery in deliveries]
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
-        results = [self._settle(delivery, seconds) for delivery in deliveries]
-        for delivery in deliveries:
-            delivery.lease_until = self._clock.wall() + seconds
+        results = [self._settle(delivery.receipt, seconds) for delivery in deliveries]
+        for delivery, result in zip(deliveries, results, strict=True):
+            if result is Settled.OK:
+                delivery.lease_until = self._clock.wall() + seconds
         return results
 
     def _append(self, message: Outgoing) -> Published:
@@ -132,8 +128,16 @@ class MemoryQueue:
             failures=stored.failures,
         )
 
-    def _settle(self, delivery: Delivery, hide_s: float | None) -> Settled:
-        number, receives = delivery.receipt
+    def _give_back(self, receipt: Receipt, delay_s: float, failures: int, unlock: bool) -> Settled:
+        stored = self._stored.get(receipt[0])
+        result = self._settle(receipt, delay_s)
+        if stored is not None and result is Settled.OK:
+            stored.failures = failures
+            stored.lane = f"alone-{stored.number}" if unlock else stored.lane
+        return result
+
+    def _settle(self, receipt: Receipt, hide_s: float | None) -> Settled:
+        number, receives = receipt
         stored = self._stored.get(number)
         if stored is None:
             return Settled.OK if hide_s is None else Settled.GONE

@@ -8,7 +8,7 @@ An IMMEDIATE message is a group of one that shares its name with nobody.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from heapq import heapify, heappop, heappush
 from itertools import chain
@@ -90,7 +90,7 @@ class GroupScheduler:
         return self.in_flight + self.buffered
 
     def __repr__(self) -> str:
-        groups = " ".join(repr(group) for group in chain(self._groups.values(), self._alone))
+        groups = " ".join(map(repr, self._all()))
         return f"<GroupScheduler in_flight={self.in_flight} buffered={self.buffered} {groups or 'empty'}>"
 
     @property
@@ -108,6 +108,9 @@ class GroupScheduler:
     @property
     def ready_count(self) -> int:
         return len(self._ready) + len(self._ready_high)
+
+    def _all(self) -> Iterator[_Group]:
+        return chain(self._groups.values(), self._alone)
 
     def submit(self, delivery: Delivery) -> None:
         """Append a message to its group."""
@@ -187,17 +190,23 @@ class GroupScheduler:
     def next_hold_end(self) -> float | None:
         return self._holds[0][0] if self._holds else None
 
-    def clear_idle(self) -> list[Delivery]:
-        """Forget every group that has nothing in flight and return its messages, in order within each group."""
-        idle = [group for group in chain(self._groups.values(), self._alone) if group.busy is None]
+    def clear_idle(self, leaves: Callable[[Delivery], bool] = lambda _: True) -> list[Delivery]:
+        """Forget every group that has nothing in flight and whose messages all leave; returns them, in order."""
+        idle = [group for group in self._all() if group.busy is None and all(map(leaves, group))]
         left = [message for group in idle for message in group]
-        self._holds.clear()
-        self._ready.clear()
-        self._ready_high.clear()
-        self._groups = {name: group for name, group in self._groups.items() if group.busy is not None}
-        self._alone = {group: None for group in self._alone if group.busy is not None}
+        for group in idle:
+            self._ready.pop(group, None)
+            self._ready_high.pop(group, None)
+        gone = set(idle)
+        self._holds = [hold for hold in self._holds if hold[2] not in gone]
+        heapify(self._holds)
+        self._groups = {name: group for name, group in self._groups.items() if group not in gone}
+        self._alone = {group: None for group in self._alone if group not in gone}
         self.buffered -= len(left)
         return left
+
+    def has_group(self, name: str | None) -> bool:
+        return name in self._groups
 
     def remove(self, delivery: Delivery) -> bool:
         """Forget one message that waits. False if it does not: it is in flight, or not here."""

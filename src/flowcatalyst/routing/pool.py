@@ -68,7 +68,8 @@ class Pool:
         self.limits = limits
         self._capacity = limits.effective_capacity
         self.stats = PoolStats()
-        self.draining = False
+        self.draining = False  # for the end of the process: nothing starts any more
+        self.retiring = False  # no longer configured: ends what it has
         self._tools = tools
         self._now = tools.clock.monotonic
         self._scheduler = GroupScheduler()
@@ -103,6 +104,11 @@ class Pool:
         return self._scheduler.held_count
 
     @property
+    def slot_count(self) -> int:
+        """Tasks that work for the pool now."""
+        return len(self._slots)
+
+    @property
     def room(self) -> int:
         """How many more messages the pool accepts. One in flight keeps its place, since it may have to wait again."""
         return 0 if self.draining else max(0, self._capacity - len(self._scheduler))
@@ -110,6 +116,9 @@ class Pool:
     def has(self, delivery: Delivery) -> bool:
         """Whether the message is still here: waiting or being attempted."""
         return delivery in self._scheduler
+
+    def has_group_of(self, delivery: Delivery) -> bool:
+        return delivery.ordered and self._scheduler.has_group(delivery.group)
 
     def explain(self, delivery: Delivery) -> Wait:
         """What a message of this pool waits for (G7)."""
@@ -164,9 +173,25 @@ class Pool:
         self._give_back_waiting()
         self._wake_room_waiters()  # there will be none here: look elsewhere
 
+    def retire(self) -> None:
+        """The pool is no longer configured. What its queue redelivers in order goes back at once and finds another
+        pool; the rest is worked off here, under the limits of the pool, since giving it back would reorder it."""
+        self.retiring = True
+        self._give_back_waiting()
+        self._wake_room_waiters()  # those who wait for room here look elsewhere
+
+    def revive(self, limits: PoolLimits) -> None:
+        """The pool is configured again."""
+        self.retiring = False
+        self.change(limits)
+
+    def _goes_back(self, delivery: Delivery) -> bool:
+        """Whether a message that cannot start now returns to its queue instead of waiting here."""
+        return self.draining or (self.retiring and delivery.source.capabilities.ordered_redelivery)
+
     def _give_back_waiting(self) -> None:
         """Give back what has not started, but for the followers of an attempt in flight: they go back after it."""
-        for delivery in self._scheduler.clear_idle():
+        for delivery in self._scheduler.clear_idle(self._goes_back):
             delivery.source.nack(delivery, 0.0)
             self.stats.given_back += 1
         if not len(self._scheduler):
@@ -305,7 +330,7 @@ class Pool:
                 self.stats.dead_lettered += 1
                 self._scheduler.finish(delivery)
                 delivery.source.ack(delivery)
-            case Retry(after_s) if not self.draining:
+            case Retry(after_s) if not self._goes_back(delivery):
                 self.stats.retried += 1
                 self._hold(delivery, after_s, f"retry after {delivery.failures} failed attempts")
             case Retry(after_s):
@@ -313,11 +338,11 @@ class Pool:
             case Nack(delay_s):
                 self._give_back(delivery, delay_s, cascades=delivery.blocks_group)
         self._tell_room()
-        if self.draining:
+        if self.draining or self.retiring:
             self._give_back_waiting()
 
     def _leave_to_queue(self, delivery: Delivery, after_s: float) -> None:
-        """A retry that is due after the drain. Its followers go back after it and may not pass it meanwhile."""
+        """A retry that is due after the pool is gone. Its followers go back after it and may not pass it meanwhile."""
         ordered = delivery.source.capabilities.ordered_redelivery
         self._scheduler.finish(delivery)
         delivery.source.nack(delivery, after_s if ordered else 0.0)
@@ -335,7 +360,7 @@ class Pool:
 
     def _wait_for_breaker(self, delivery: Delivery, wait_s: float) -> None:
         verdict = policy.wait_for_breaker(wait_s, delivery, delivery.source.capabilities)
-        if isinstance(verdict, Nack) or self.draining:
+        if isinstance(verdict, Nack) or self._goes_back(delivery):
             # It did not fail, so it may not fall behind its group even where a failure would let the others pass.
             delay_s = verdict.delay_s if isinstance(verdict, Nack) else wait_s
             self._give_back(delivery, delay_s, cascades=delivery.ordered)

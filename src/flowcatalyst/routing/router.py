@@ -1,6 +1,6 @@
 """Router: a batch of deliveries -> pools, in the three phases of 002. Nothing here suspends."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from flowcatalyst.message import DEFAULT_GROUP, DEFAULT_POOL, Delivery, Severity
@@ -21,6 +21,7 @@ class Router:
         self, tracker: InFlightTracker, warnings: WarningSink, make_pool: Callable[[str, PoolLimits], Pool]
     ) -> None:
         self.pools: dict[str, Pool] = {}
+        self.retiring: dict[str, Pool] = {}  # removed, but not empty yet
         self.tracker = tracker
         self._warnings = warnings
         self._make_pool = make_pool
@@ -29,6 +30,26 @@ class Router:
     def add_pool(self, code: str, limits: PoolLimits) -> Pool:
         pool = self.pools[code] = self._make_pool(code, limits)
         return pool
+
+    def apply(self, wanted: Mapping[str, PoolLimits]) -> None:
+        """Make the pools those of `wanted`, while messages flow. A removed pool ends what it began."""
+        if DEFAULT_POOL in self.pools:  # once there it stays: others rely on it
+            wanted = {DEFAULT_POOL: DEFAULT_POOL_LIMITS, **wanted}
+        for code in [code for code in self.pools if code not in wanted]:
+            self.retiring[code] = self.pools.pop(code)
+            self.retiring[code].retire()
+        for code, limits in wanted.items():
+            if (retired := self.retiring.pop(code, None)) is not None:
+                self.pools[code] = retired
+                retired.revive(limits)
+            elif (pool := self.pools.get(code)) is None:
+                self.add_pool(code, limits)
+            elif pool.limits != limits:
+                pool.change(limits)
+
+    def all_pools(self) -> list[Pool]:
+        """Those that take messages and those that only end what they have."""
+        return [*self.pools.values(), *self.retiring.values()]
 
     def route(self, batch: Sequence[Delivery]) -> list[Delivery]:
         """Hand each message to its pool, or settle it.
@@ -49,7 +70,7 @@ class Router:
 
     def disown(self, delivery: Delivery) -> None:
         """The queue gave the message to somebody else: do not start it. One in flight ends by itself."""
-        if any(pool.withdraw(delivery) for pool in self.pools.values()):
+        if any(pool.withdraw(delivery) for pool in self.all_pools()):
             self.tracker.remove(delivery)
 
     def adopt_owned(self, batch: Iterable[Delivery]) -> list[Delivery]:
@@ -80,17 +101,25 @@ class Router:
         by_pool: dict[Pool, list[Delivery]] = {}
         for delivery in deliveries:
             delivery.batch = self._batches
-            group = delivery.group or delivery.pointer.message_group_id
-            delivery.group = group if group and not group.isspace() else DEFAULT_GROUP
             by_pool.setdefault(self._pool_for(delivery), []).append(delivery)
         return by_pool
 
     def pool_of(self, delivery: Delivery) -> Pool:
-        """The pool a message goes to: the one it names, else the default pool, made on demand."""
+        """The pool a message goes to: the one it names, else the default pool, made on demand.
+
+        A group that a retiring pool still has stays there until it is empty: nothing may pass what waits in it.
+        """
+        _name_group(delivery)
+        if self.retiring and (retiring := self._retiring_with_group_of(delivery)) is not None:
+            return retiring
         pool = self.pools.get(delivery.pointer.pool_code or DEFAULT_POOL)
         if pool is not None and not pool.draining:
             return pool
         return self.pools.get(DEFAULT_POOL) or self.add_pool(DEFAULT_POOL, DEFAULT_POOL_LIMITS)
+
+    def _retiring_with_group_of(self, delivery: Delivery) -> Pool | None:
+        self.retiring = {code: pool for code, pool in self.retiring.items() if pool.in_flight or pool.buffered}
+        return next((pool for pool in self.retiring.values() if pool.has_group_of(delivery)), None)
 
     def _pool_for(self, delivery: Delivery) -> Pool:
         pool, wanted = self.pool_of(delivery), delivery.pointer.pool_code or DEFAULT_POOL
@@ -120,6 +149,12 @@ class Router:
             else:
                 kept.append(delivery)
         return kept
+
+
+def _name_group(delivery: Delivery) -> None:
+    """The queue's word for the group counts first, then the pointer's; all others share the default group."""
+    group = delivery.group or delivery.pointer.message_group_id
+    delivery.group = group if group and not group.isspace() else DEFAULT_GROUP
 
 
 def _refusal_delay_s(delivery: Delivery) -> float:

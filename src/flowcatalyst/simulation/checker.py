@@ -1,0 +1,47 @@
+"""The checker: one pure function that judges a history by all rules.
+
+It knows nothing of how the history came about. Simulated runs, `flowcatalyst simulate --check` and the log of a real
+receiver under a router that is killed are all judged by it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from flowcatalyst.simulation.history import Event
+from flowcatalyst.simulation.rules import bounds, endings, loss, order
+from flowcatalyst.simulation.rules.common import Promises, Violation
+
+Rule = Callable[[Sequence[Event], Promises], Iterator[Violation]]
+
+RULES: Final[Mapping[str, Rule]] = {
+    "one attempt per group": order.one_attempt_per_group,
+    "one attempt per message": order.one_attempt_per_message,
+    "first attempts in order": order.first_attempts_in_order,
+    "leaves its queue for a reason": loss.leaves_its_queue_for_a_reason,
+    "nothing lost": loss.nothing_lost,
+    "another attempt has a cause": loss.another_attempt_has_a_cause,
+    "acked once": loss.acked_once,
+    "newest receipt": loss.newest_receipt,
+    "in flight within concurrency": bounds.in_flight_within_concurrency,
+    "messages within capacity": bounds.messages_within_capacity,
+    "starts within the rate": bounds.starts_within_the_rate,
+    "isolation": bounds.isolation,
+    "nothing leaks": endings.nothing_leaks,
+    "metrics tell the truth": endings.metrics_tell_the_truth,
+    "drains when faults stop": endings.drains_when_faults_stop,
+}
+# What a receiver alone can tell, without looking into router and queue.
+RECEIVER_RULES: Final = (
+    "one attempt per group",
+    "one attempt per message",
+    "first attempts in order",
+    "another attempt has a cause",
+    "nothing lost",
+)
+
+
+def check(
+    events: Sequence[Event], promises: Promises, rules: Iterable[str] = tuple(RULES)
+) -> list[tuple[str, Violation]]:
+    """Every violation, with the name of the rule it breaks, in the order of the rules."""
+    return [(name, violation) for name in rules for violation in RULES[name](events, promises)]

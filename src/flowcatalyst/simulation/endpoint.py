@@ -1,0 +1,42 @@
+"""SimulatedHttp: an HTTP client whose endpoints are functions. The mediator above it is the real one."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from flowcatalyst.delivery.contract import Response, Target
+from flowcatalyst.errors import ConnectError, DeliveryError, RequestTimeoutError
+
+# (now, message id) -> how long the answer takes, and the answer: a response or the way in which there is none.
+Behaviour = Callable[[float, str], tuple[float, Response | DeliveryError]]
+
+
+class SimulatedHttp:
+    """Answers each request as the behaviour of its host says, after the time that takes."""
+
+    def __init__(self, behaviours: Mapping[str, Behaviour], timeout_s: float) -> None:
+        self._behaviours = behaviours
+        self._timeout_s = timeout_s
+
+    async def post(self, target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> Response:
+        behaviour = self._behaviours.get(target.host)
+        if behaviour is None:
+            raise ConnectError(f"nobody is called {target.host}")
+        message_id: str = msgspec.json.decode(body)["messageId"]
+        latency_s, answer = behaviour(asyncio.get_running_loop().time(), message_id)
+        await asyncio.sleep(min(latency_s, self._timeout_s))
+        if latency_s > self._timeout_s:
+            raise RequestTimeoutError(f"no response within {self._timeout_s:g} s")
+        if isinstance(answer, DeliveryError):
+            raise answer
+        return answer
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def respond(status: int, body: bytes = b"", **headers: str) -> Response:
+    """A response; header names with underscores for dashes."""
+    fields = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return Response(status, fields, body)

@@ -1,0 +1,171 @@
+"""SeededLoop: an event loop on virtual time whose order of steps is drawn from a seed.
+
+asyncio promises that plain callbacks run in the order they were scheduled in, and says nothing about the order in which
+tasks that are ready take their steps. So does this loop: callbacks first in, first out; among the ready tasks and the
+next callback, the seed decides. Time stands still while anything is ready and then jumps to the next timer. There are
+no threads, no sockets and no signals, so one seed always gives one run.
+"""
+
+# An event loop cannot be made without looking into asyncio's handles:
+# mypy: disable-error-code="attr-defined,union-attr,override"
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context, ContextVar, copy_context
+from heapq import heappop
+from typing import Any, NoReturn, TypeVar
+from weakref import WeakKeyDictionary
+from zlib import crc32
+
+T = TypeVar("T")
+
+# Which life of a router a task or callback belongs to; 0 is the world around it, which never dies.
+LIFE: ContextVar[int] = ContextVar("life", default=0)
+_LIMBO = -1  # in which dead tasks are closed
+
+
+class DeadlockError(RuntimeError):
+    """Every task waits for another one and no timer is set."""
+
+
+class ThreadsForbiddenError(RuntimeError):
+    """A simulation has one thread: what happens in another one could not be replayed."""
+
+
+class SeededLoop(asyncio.BaseEventLoop):
+    """Runs one history. `steps` counts what ran; `trace` is a running checksum of it."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.steps = 0
+        self.trace = 0
+        self.before_step: Callable[[int], None] | None = None  # called with the life whose step comes next
+        self._now = 0.0
+        self._choose = random.Random(seed).random
+        self._callbacks: deque[asyncio.Handle] = deque()
+        self._task_steps: list[asyncio.Handle] = []
+        self._dead: set[int] = set()
+        self._life_of: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
+        self._graveyard: list[asyncio.Task[Any]] = []  # else the collector would end them, and run their clean-up
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
+        self._check_closed()
+        handle = asyncio.Handle(callback, args, self, context)
+        if handle._context.get(LIFE, 0) not in self._dead:
+            steps_a_task = isinstance(getattr(callback, "__self__", None), asyncio.Task)
+            (self._task_steps if steps_a_task else self._callbacks).append(handle)
+        return handle
+
+    def end_life(self, life: int) -> None:
+        """From now on nothing that belongs to this life runs: no step, no callback, no timer, no clean-up."""
+        self._dead.add(life)
+        self._graveyard += self.tasks_of(life)
+        self._task_steps = [handle for handle in self._task_steps if handle._context.get(LIFE, 0) != life]
+        self._callbacks = deque(handle for handle in self._callbacks if handle._context.get(LIFE, 0) != life)
+        for timer in self._scheduled:
+            if timer._context.get(LIFE, 0) == life:
+                timer.cancel()
+
+    def timers_of(self, life: int) -> int:
+        return sum(not timer.cancelled() and timer._context.get(LIFE, 0) == life for timer in self._scheduled)
+
+    def tasks_of(self, life: int) -> list["asyncio.Task[Any]"]:
+        return [task for task, its_life in self._life_of.items() if its_life == life and not task.done()]
+
+    def create_task(
+        self, coro: Coroutine[Any, Any, T], *, name: str | None = None, context: Context | None = None
+    ) -> "asyncio.Task[T]":
+        task = super().create_task(coro, name=name, context=context)
+        self._life_of[task] = LIFE.get() if context is None else context.get(LIFE, 0)
+        return task
+
+    def create_task_in_life(self, life: int, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        context = copy_context()
+        context.run(LIFE.set, life)
+        return self.create_task(work, context=context)
+
+    async def close_the_dead(self) -> None:
+        """End the coroutines of tasks that never will. Their clean-up finds a loop, but nothing comes of it."""
+        self._dead.add(_LIMBO)
+        limbo = copy_context()
+        limbo.run(LIFE.set, _LIMBO)
+        for task in self._graveyard:
+            task._log_destroy_pending = False
+            limbo.run(task.get_coro().close)
+
+    def _run_once(self) -> None:
+        """One step, or if nothing is ready one jump in time."""
+        timers = self._scheduled
+        if not self._callbacks and not self._task_steps:
+            while timers and timers[0]._cancelled:
+                heappop(timers)._scheduled = False
+            if not timers:
+                raise DeadlockError
+            self._now = max(self._now, timers[0]._when)
+        while timers and timers[0]._when <= self._now:
+            timer = heappop(timers)
+            timer._scheduled = False
+            if not timer._cancelled:
+                self._callbacks.append(timer)
+        handle = self._pick()
+        if handle is not None and not handle._cancelled:
+            if self.before_step is not None:
+                life = handle._context.get(LIFE, 0)
+                self.before_step(life)
+                if life in self._dead:
+                    return
+            self.steps += 1
+            handle._run()
+
+    def _pick(self) -> asyncio.Handle | None:
+        steps = self._task_steps
+        choices = len(steps) + bool(self._callbacks)
+        if not choices:
+            return None
+        chosen = int(self._choose() * choices) if choices > 1 else 0
+        self.trace = crc32(b"%d/%d@%f" % (chosen, choices, self._now), self.trace)
+        if chosen == len(steps):
+            return self._callbacks.popleft()
+        steps[chosen], steps[-1] = steps[-1], steps[chosen]
+        return steps.pop()
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Cancelled timers are dropped when their time comes."""
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        """There are no files and sockets to have events."""
+
+    def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise ThreadsForbiddenError
+
+    def run_in_executor(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise ThreadsForbiddenError
+
+
+class VirtualClock:
+    """A `Clock` on the time of the running loop."""
+
+    def __init__(self, epoch: float = 1_800_000_000.0) -> None:
+        self._epoch = epoch
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def wall(self) -> float:
+        return self._epoch + self.monotonic()
+
+
+def run_seeded(seed: int, main: Callable[[SeededLoop], Coroutine[Any, Any, T]]) -> T:
+    """Run `main` to its end on a loop of its own."""
+    loop = SeededLoop(seed)
+    try:
+        return loop.run_until_complete(main(loop))
+    finally:
+        loop.before_step = None
+        loop.run_until_complete(loop.close_the_dead())
+        loop.close()

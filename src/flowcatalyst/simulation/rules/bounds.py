@@ -1,0 +1,90 @@
+"""G5, G6: bounds hold always, and what is stuck delays nobody else."""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Sequence
+
+from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.rate import WINDOW_S
+from flowcatalyst.routing.router import DEFAULT_POOL_LIMITS
+from flowcatalyst.simulation.history import Event, Kind
+from flowcatalyst.simulation.rules.common import LIFE_ENDS, Promises, Violation
+
+
+def in_flight_within_concurrency(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
+    """When an attempt starts, no more are in flight in its pool than the limit in force."""
+    limits: dict[str, PoolLimits] = {}
+    in_flight: Counter[str] = Counter()
+    for event in events:
+        if event.kind is Kind.LIMITS:
+            _note_limits(limits, event)
+        elif event.kind is Kind.ATTEMPT:
+            in_flight[event.pool] += 1
+            limit = limits.get(event.pool, DEFAULT_POOL_LIMITS).concurrency
+            if in_flight[event.pool] > limit:
+                text = f"attempt {in_flight[event.pool]} at once in pool {event.pool}, which allows {limit}"
+                yield Violation(event.at, event.message, text)
+        elif event.kind in (Kind.ANSWER, Kind.UNKNOWN):
+            in_flight[event.pool] -= 1
+        elif event.kind in LIFE_ENDS:
+            in_flight.clear()
+
+
+def messages_within_capacity(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
+    """A pool holds no more messages than its capacity; one whose capacity shrank holds no more than before."""
+    limits: dict[str, PoolLimits] = {}
+    last: Counter[str] = Counter()  # messages in the pool when it was seen last
+    for event in events:
+        if event.kind is Kind.LIMITS:
+            _note_limits(limits, event)
+        elif event.kind is Kind.ATTEMPT and event.value is not None:
+            total = event.value.in_flight + event.value.buffered
+            capacity = limits.get(event.pool, DEFAULT_POOL_LIMITS).effective_capacity
+            if total > max(capacity, last[event.pool]):
+                text = f"{total} messages in pool {event.pool}, which has room for {capacity}"
+                yield Violation(event.at, event.message, text)
+            last[event.pool] = total
+        elif event.kind in LIFE_ENDS:
+            last.clear()
+
+
+def starts_within_the_rate(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
+    """In any 60 s a pool starts no more attempts than its limit in force; starts before there was one do not count."""
+    limits: dict[str, PoolLimits] = {}
+    starts: dict[str, deque[float]] = defaultdict(deque)
+    for event in events:
+        if event.kind is Kind.LIMITS:
+            _note_limits(limits, event)
+        elif event.kind is Kind.ATTEMPT:
+            limit = limits.get(event.pool, DEFAULT_POOL_LIMITS).rate_per_minute
+            if limit is None:
+                continue
+            window = starts[event.pool]
+            window.append(event.at)
+            while window[0] + WINDOW_S <= event.at:
+                window.popleft()
+            if len(window) > limit:
+                text = f"start {len(window)} within 60 s in pool {event.pool}, which allows {limit}"
+                yield Violation(event.at, event.message, text)
+        elif event.kind in LIFE_ENDS:
+            starts.clear()
+
+
+def isolation(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
+    """A message in whose way nothing stands gets its first attempt in time, whatever else is stuck."""
+    due: dict[str, tuple[float, float]] = {}  # message -> published at, due at
+    for event in events:
+        if event.kind is Kind.PUBLISHED and event.value.prompt_s is not None:
+            due[event.message] = (event.at, event.at + event.value.prompt_s)
+        elif event.kind is Kind.ATTEMPT and event.message in due:
+            published_at, due_at = due.pop(event.message)
+            if event.at > due_at:
+                text = f"waited {event.at - published_at:.1f} s for its first attempt, with nothing in its way"
+                yield Violation(event.at, event.message, text)
+        elif event.kind is Kind.ENDED:
+            for name in due:
+                yield Violation(event.at, name, "never got an attempt, with nothing in its way")
+
+
+def _note_limits(limits: dict[str, PoolLimits], event: Event) -> None:
+    if event.value is not None:  # a pool that is no longer configured works off the rest under its last limits
+        limits[event.pool] = event.value

@@ -1,0 +1,129 @@
+"""G2, G3, G4: order, and one attempt at a time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from flowcatalyst.message import Ack, Nack, Result
+from flowcatalyst.routing.groups import FailureScope
+from flowcatalyst.simulation.history import Event, Facts, Kind
+from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation, skips_failures
+
+
+def one_attempt_per_group(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
+    """While an attempt of an ordered group is in flight, no other one of the group is."""
+    messages = Messages.of(events)
+    in_flight: dict[str, str] = {}
+    for event in events:
+        if event.kind is Kind.ATTEMPT:
+            group = messages.ordered_group(event.message)
+            if group is None:
+                continue
+            if (other := in_flight.get(group)) is not None and other != event.message:
+                yield Violation(event.at, event.message, f"started while {other} of group {group} was in flight")
+            in_flight[group] = event.message
+        elif event.kind in (Kind.ANSWER, Kind.UNKNOWN):
+            group = messages.ordered_group(event.message)
+            if group is not None and in_flight.get(group) == event.message:
+                del in_flight[group]
+        elif event.kind in LIFE_ENDS:
+            in_flight.clear()
+
+
+def one_attempt_per_message(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
+    """The same message is never attempted twice at once, whatever its mode."""
+    in_flight: set[str] = set()
+    for event in events:
+        if event.kind is Kind.ATTEMPT:
+            if event.message in in_flight:
+                yield Violation(event.at, event.message, "started while an attempt of the same message was in flight")
+            in_flight.add(event.message)
+        elif event.kind in (Kind.ANSWER, Kind.UNKNOWN):
+            in_flight.discard(event.message)
+        elif event.kind in LIFE_ENDS:
+            in_flight.clear()
+
+
+@dataclass(slots=True)
+class _Line:
+    """The messages of one ordered group and tier that are not settled, in the order they were published."""
+
+    unsettled: dict[str, None] = field(default_factory=dict)
+
+    def before(self, name: str) -> Iterator[str]:
+        for other in self.unsettled:
+            if other == name:
+                return
+            yield other
+
+
+class _Holdings:
+    """Which messages the router holds, and which it gave back, as numbers of events."""
+
+    def __init__(self) -> None:
+        self.since: dict[str, int] = {}
+        self.given_back: dict[str, tuple[int, float]] = {}  # number, delay asked for
+
+    def note(self, number: int, event: Event) -> None:
+        if event.kind is Kind.RECEIVED:
+            self.since.setdefault(event.message, number)
+        elif event.kind is Kind.NACK:
+            if self.since.pop(event.message, None) is not None:
+                self.given_back[event.message] = (number, event.value[0])
+        elif event.kind in LIFE_ENDS:
+            self.since.clear()
+
+    def let_pass(self, earlier: str, later: str) -> str | None:
+        """In what way the router, and not its queue, let `later` pass `earlier`; None if it did not."""
+        accepted = self.since.get(later, -1)
+        if earlier in self.since:
+            return "is still in the router" if self.since[earlier] < accepted else None
+        if earlier not in self.given_back:
+            return None  # the queue has not shown it
+        number, delay_s = self.given_back[earlier]
+        if delay_s > 0:
+            return f"was given back for {delay_s:g} s to a queue that does not keep order"
+        return "was given back without it" if accepted < number else None
+
+
+def first_attempts_in_order(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
+    """In an ordered group the first attempt of a message starts when every earlier one of its tier is settled.
+
+    Settled is what was delivered or buried; where a failure lets the others pass, also what failed for good. On a
+    queue that does not keep order by itself, what the queue showed late or not at all is not the router's doing.
+    """
+    messages = Messages.of(events)
+    lines: dict[tuple[str | None, bool], _Line] = {}
+    attempted: set[str] = set()
+    scopes: dict[str, FailureScope] = {}
+    holdings = _Holdings()
+    for number, event in enumerate(events):
+        name, kind = event.message, event.kind
+        holdings.note(number, event)
+        if kind is Kind.LIMITS and event.value is not None:
+            scopes[event.pool] = event.value.failure_scope
+        facts = messages.facts.get(name)
+        if facts is None or not facts.ordered or facts.copy_of is not None:
+            continue
+        line = lines.setdefault((facts.group, facts.high_priority), _Line())
+        if kind is Kind.PUBLISHED:
+            line.unsettled[name] = None
+        elif kind is Kind.ATTEMPT and name not in attempted:
+            attempted.add(name)
+            for earlier in line.before(name):
+                how = "is not settled" if promises.ordered_redelivery else holdings.let_pass(earlier, name)
+                if how is not None:
+                    yield Violation(event.at, name, f"first attempt although {earlier} of group {facts.group} {how}")
+        elif _settles(event, facts, scopes.get(event.pool, FailureScope.GROUP), promises):
+            line.unsettled.pop(name, None)
+
+
+def _settles(event: Event, facts: Facts, scope: FailureScope, promises: Promises) -> bool:
+    if event.kind is Kind.BURIED:
+        return True
+    if event.kind is Kind.ANSWER:  # a receiver knows answers only
+        return event.value.result is Result.SUCCESS
+    if event.kind is not Kind.VERDICT:
+        return False
+    if isinstance(event.value, Ack):
+        return True
+    return isinstance(event.value, Nack) and skips_failures(facts, scope, promises.ordered_redelivery)

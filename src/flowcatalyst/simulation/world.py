@@ -1,0 +1,237 @@
+"""World: the real router between simulated queues and endpoints, with a life that can stop, crash and begin again."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextvars import Context, copy_context
+from dataclasses import replace
+from typing import Any
+
+from flowcatalyst.delivery.contract import HttpClient
+from flowcatalyst.delivery.mediator import Mediator
+from flowcatalyst.engine import Engine
+from flowcatalyst.errors import StorageError
+from flowcatalyst.message import Delivery, MessagePointer, Outcome, Verdict
+from flowcatalyst.operations.warnings import WarningLog
+from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.policy import DEFAULT_DELAYS, Delays
+from flowcatalyst.routing.pool import Pool
+from flowcatalyst.simulation.history import Gauges, History, Kind
+from flowcatalyst.simulation.loop import LIFE, SeededLoop, VirtualClock
+from flowcatalyst.simulation.queue import Dice, SimulatedQueue
+
+
+class SimulatedDeadLetters:
+    """Durable: survives the router. Can be told to fail."""
+
+    def __init__(self, history: History, dice: Dice, name_of: Callable[[Delivery], str]) -> None:
+        self.fails = 0.0
+        self._history = history
+        self._dice = dice
+        self._name_of = name_of
+
+    async def record(self, delivery: Delivery, reason: str, outcome: Outcome | None) -> None:
+        await asyncio.sleep(0.005)
+        if self._dice.hit("dead_letter_fails", self.fails):
+            raise StorageError("the disk is full")
+        self._history.add(Kind.BURIED, self._name_of(delivery), value=reason)
+        await asyncio.sleep(0.005)
+
+
+class _Witness:
+    """Stands between a pool and the mediator and tells the history when attempts begin and how they end."""
+
+    def __init__(self, mediator: Mediator, history: History) -> None:
+        self._mediator = mediator
+        self._history = history
+        self.pool: Pool  # set right after the pool was made
+
+    async def attempt(self, pointer: MessagePointer) -> Outcome:
+        pool = self.pool
+        self._history.add(Kind.ATTEMPT, pointer.id, pool.code, Gauges(pool.in_flight, pool.buffered))
+        try:
+            outcome = await self._mediator.attempt(pointer)
+        except BaseException:
+            self._history.add(Kind.UNKNOWN, pointer.id, pool.code)
+            raise
+        self._history.add(Kind.ANSWER, pointer.id, pool.code, outcome)
+        return outcome
+
+
+class _WitnessedEngine(Engine):
+    """The engine, its pools under observation."""
+
+    history: History
+    mediator: Mediator
+
+    def _make_pool(self, code: str, limits: PoolLimits) -> Pool:
+        witness = _Witness(self.mediator, self.history)
+        witness.pool = Pool(code, limits, replace(self._pool_tools, mediator=witness))
+        self.made_pools.append(witness.pool)
+        return witness.pool
+
+    made_pools: list[Pool]
+
+    def holdings(self) -> Counter[str]:
+        """Everything it has in memory that should be gone when it has nothing to do."""
+        held = Counter(tracker=len(self.tracker))
+        for pool in self.made_pools:
+            held["in flight"] += pool.in_flight
+            held["buffered"] += pool.buffered
+            held["groups"] += pool.group_count
+            held["holds"] += pool.held_count
+            held["slots"] += pool.slot_count
+        return held
+
+
+class VerdictLog:
+    """Writes the pools' verdicts into the history."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def attempt(self, pool: str, delivery: Delivery, outcome: Outcome, verdict: Verdict, duration_s: float) -> None:
+        self._history.add(Kind.VERDICT, delivery.pointer.id, pool, verdict)
+
+
+class World:
+    """One history. The router's tasks belong to its life; the world itself is life 0."""
+
+    def __init__(self, loop: SeededLoop, http: HttpClient, dice: Dice, delays: Delays = DEFAULT_DELAYS) -> None:
+        self.loop = loop
+        self.clock = VirtualClock()
+        self.history = History(loop.time)
+        self.dice = dice
+        self.queues: dict[str, SimulatedQueue] = {}
+        self.dead_letters = SimulatedDeadLetters(self.history, dice, self._name_of)
+        self.pools: dict[str, PoolLimits] = {}
+        self.life = 0
+        self.engine: _WitnessedEngine | None = None
+        self._delays = delays
+        self._mediator = Mediator(http, http, self.clock)
+        self._context: Context | None = None
+        self._crashed: asyncio.Future[None] | None = None
+        self._past: list[Engine] = []
+
+    # The life of the router
+
+    def start(self, pools: Mapping[str, PoolLimits]) -> None:
+        assert self.engine is None, "one router at a time"
+        self.life += 1
+        self._crashed = self.loop.create_future()
+        self._context = copy_context()
+        self._context.run(LIFE.set, self.life)
+        self.history.add(Kind.STARTED)
+        engine = self._context.run(self._new_engine)
+        self._note_limits(pools)
+        self._context.run(engine.start, self.queues, pools, self._mediator, VerdictLog(self.history), self._delays)
+        self.engine = engine
+
+    def reload(self, pools: Mapping[str, PoolLimits]) -> None:
+        """Apply a new configuration to the running router."""
+        if self.engine is None or self.engine.stopping:
+            self.pools = dict(pools)
+            return
+        assert self._context is not None
+        self._note_limits(pools)
+        self._context.run(self.engine.router.apply, pools)
+
+    async def stop(self) -> None:
+        """Ask the router to stop and wait until it did, or crashed while it tried."""
+        engine, crashed = self.engine, self._crashed
+        if engine is None or engine.stopping:
+            return
+        assert crashed is not None
+        stopping = self.loop.create_task_in_life(self.life, engine.stop())
+        await asyncio.wait([stopping, crashed], return_when=asyncio.FIRST_COMPLETED)
+        if not stopping.done():
+            return
+        stopping.result()
+        held = engine.holdings()
+        held["tasks"] = len(self.loop.tasks_of(self.life))
+        held["timers"] = self.loop.timers_of(self.life)
+        self._end_life()
+        self.history.add(Kind.STOPPED, value=dict(held))
+
+    def crash(self) -> None:
+        """The end without a farewell: nothing of the router runs any more, not even its clean-up."""
+        if self.engine is None or self._crashed is None:
+            return
+        self.loop.end_life(self.life)
+        self._end_life()
+        self.history.add(Kind.CRASHED)
+        if not self._crashed.done():
+            self._crashed.set_result(None)
+
+    def crash_after(self, steps: int) -> None:
+        """Crash when the router has taken so many more steps."""
+        life, left = self.life, steps
+
+        def count(stepping: int) -> None:
+            nonlocal left
+            if stepping == life:
+                left -= 1
+                if left <= 0:
+                    self.loop.before_step = None
+                    if self.life == life:
+                        self.crash()
+
+        self.loop.before_step = count
+
+    # What the router holds
+
+    @property
+    def is_done(self) -> bool:
+        """The queues are empty and the router owns nothing."""
+        return not any(map(len, self.queues.values())) and (self.engine is None or not len(self.engine.tracker))
+
+    def note_idle(self) -> None:
+        """Tell the history what an idle router still holds."""
+        assert self.engine is not None
+        held = self.engine.holdings()
+        held["tasks"] = len(self.loop.tasks_of(self.life)) - 2 * len(self.queues) - 2  # consumers, settlers, watchers
+        self.history.add(Kind.IDLE, value=dict(held))
+
+    def note_end(self) -> None:
+        left = [name for queue in self.queues.values() for name in queue.left]
+        self.history.add(Kind.ENDED, value=left)
+
+    def _new_engine(self) -> _WitnessedEngine:
+        engine = _WitnessedEngine(self.dead_letters, WarningLog(self.clock), self.clock)
+        engine.history = self.history
+        engine.mediator = self._mediator
+        engine.made_pools = []
+        return engine
+
+    def _end_life(self) -> None:
+        assert self.engine is not None
+        counted: dict[str, Counter[str]] = {}
+        for pool in self.engine.made_pools:
+            counted.setdefault(pool.code, Counter()).update(_counts(pool))
+        for code, counts in counted.items():
+            self.history.add(Kind.STATS, pool=code, value=counts)
+        self._past.append(self.engine)  # a collector that ends its coroutines would run their clean-up
+        self.engine = None
+
+    def _note_limits(self, pools: Mapping[str, PoolLimits]) -> None:
+        for code in self.pools.keys() - pools.keys():
+            self.history.add(Kind.LIMITS, pool=code)
+        for code, limits in pools.items():
+            if self.pools.get(code) != limits:
+                self.history.add(Kind.LIMITS, pool=code, value=limits)
+        self.pools = dict(pools)
+
+    def _name_of(self, delivery: Delivery) -> str:
+        queue = self.queues[delivery.source.name]
+        return queue.name_of(delivery)
+
+
+def _counts(pool: Pool) -> dict[str, Any]:
+    stats = pool.stats
+    return {
+        "attempts": sum(stats.attempts.values()),
+        "delivered": stats.delivered,
+        "dead_lettered": stats.dead_lettered,
+        "given_back": stats.given_back,
+        "retried": stats.retried,
+    }

@@ -1,0 +1,81 @@
+"""How simulated endpoints behave: every row of the response table, and every way not to answer."""
+
+import random
+
+from flowcatalyst.delivery.contract import Response
+from flowcatalyst.errors import ConnectError, ConnectionBrokenError, DeliveryError, TargetRefusedError
+from flowcatalyst.simulation.endpoint import Behaviour, respond
+from tests.sim.plan import HTTP_TIMEOUT_S, Plan
+
+Answer = tuple[float, Response | DeliveryError]
+OUTAGE = (20.0, 70.0)  # "down" is down between these
+
+
+class Endpoints:
+    """The hosts of a plan. `heal` makes all of them answer 200, quickly."""
+
+    def __init__(self, plan: Plan, rng: random.Random) -> None:
+        self._troubles = plan.endpoint_troubles
+        self._rng = rng
+        self._healed = False
+        self.seen: dict[str, int] = {}
+
+    def behaviours(self) -> dict[str, Behaviour]:
+        return {"healthy": self._good, "flaky": self._flaky, "odd": self._odd, "down": self._down}
+
+    def heal(self) -> None:
+        self._healed = True
+
+    def _good(self, now: float, message_id: str) -> Answer:
+        return self._rng.uniform(0.01, 0.2), respond(200)
+
+    def _flaky(self, now: float, message_id: str) -> Answer:
+        return self._troubled(0.35)
+
+    def _odd(self, now: float, message_id: str) -> Answer:
+        return self._troubled(0.8)
+
+    def _down(self, now: float, message_id: str) -> Answer:
+        """Fails always while troubles last, in the way of the plan; without an outage in the plan it is flaky."""
+        if self._healed:
+            return self._good(now, message_id)
+        if "outage" in self._troubles:
+            if OUTAGE[0] <= now < OUTAGE[1]:
+                return 0.01, ConnectError("connection refused")
+            return self._troubled(0.2)
+        return self._troubled(1.0)
+
+    def _troubled(self, share: float) -> Answer:
+        rng = self._rng
+        latency_s = rng.uniform(0.01, 0.5)
+        if "slow" in self._troubles and rng.random() < 0.2:
+            latency_s = rng.uniform(1.0, HTTP_TIMEOUT_S)
+        if self._healed or rng.random() >= share:
+            return (0.05 if self._healed else latency_s), respond(200, rng.choice((b"", b'{"ack":true}', b"fine")))
+        kinds = sorted(self._troubles - {"slow", "outage"})
+        if not kinds:
+            return latency_s, respond(200)
+        kind = rng.choice(kinds)
+        self.seen[kind] = self.seen.get(kind, 0) + 1
+        return self._trouble(kind, latency_s)
+
+    def _trouble(self, kind: str, latency_s: float) -> Answer:
+        rng = self._rng
+        match kind:
+            case "server errors":
+                return latency_s, respond(rng.choice((500, 502, 503)))
+            case "client errors":
+                refused = TargetRefusedError("target is denied")
+                return latency_s, rng.choice((respond(400), respond(404), respond(501), refused))
+            case "not acked":
+                body = rng.choice((b'{"ack":false}', b'{"ack":false,"delaySeconds":7}'))
+                return latency_s, respond(200, body)
+            case "rate limited":
+                headers = rng.choice(({}, {"retry_after": "4"}, {"retry_after": "Fri, 15 Jan 2027 08:01:00 GMT"}))
+                return latency_s, respond(429, **headers)
+            case "resets":
+                return latency_s, rng.choice((ConnectError("refused"), ConnectionBrokenError("reset by peer")))
+            case "timeouts":
+                return HTTP_TIMEOUT_S + 1.0, respond(200)  # a success that comes after we hung up
+            case _:
+                return latency_s, respond(rng.choice((204, 302, 101, 600)))

@@ -162,7 +162,17 @@ class Consumer:
 
     async def _accept(self, batch: Sequence[Delivery]) -> None:
         """Route what can be read, bury what cannot."""
+        unreadable = self._route_readable(batch)
+        for delivery, reason in unreadable.values():
+            await self._bury(delivery, reason)
+
+    def _route_readable(self, batch: Sequence[Delivery]) -> dict[str, tuple[Delivery, str]]:
+        """In one step: what we know of a message, its receipt for one, may not change before it is routed.
+
+        Returns what cannot be read, by broker id, with the reason.
+        """
         readable: list[Delivery] = []
+        unreadable: dict[str, tuple[Delivery, str]] = {}
         for delivery in batch:
             delivery.source = self._settler
             if self._settler.finish_remembered(delivery):
@@ -170,13 +180,14 @@ class Consumer:
             try:
                 delivery.pointer = parse_pointer(delivery.body)
             except InvalidMessageError as error:
-                await self._bury(delivery, str(error))
+                unreadable[delivery.broker_id] = (delivery, str(error))
             else:
                 readable.append(delivery)
         if readable:
             self._route(readable)
             one_of_each = {delivery.pointer.pool_code: delivery for delivery in readable}.values()
             self._fed = {self._router.pool_of(delivery).code for delivery in one_of_each}
+        return unreadable
 
     def _route(self, readable: Sequence[Delivery]) -> None:
         """Hand over, but for those whose pool has others waiting here already: they wait behind them."""

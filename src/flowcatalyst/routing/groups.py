@@ -109,6 +109,10 @@ class GroupScheduler:
     def ready_count(self) -> int:
         return len(self._ready) + len(self._ready_high)
 
+    def __iter__(self) -> Iterator[Delivery]:
+        """Every message in its care."""
+        return chain(self._busy, chain.from_iterable(self._all()))
+
     def _all(self) -> Iterator[_Group]:
         return chain(self._groups.values(), self._alone)
 

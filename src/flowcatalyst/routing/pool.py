@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flowcatalyst.clock import Clock
-from flowcatalyst.message import Ack, Delivery, MessagePointer, Nack, Outcome, Reject, Retry, Severity, Verdict
+from flowcatalyst.message import (
+    DEFAULT_POOL,
+    Ack,
+    Delivery,
+    MessagePointer,
+    Nack,
+    Outcome,
+    Reject,
+    Retry,
+    Severity,
+    Verdict,
+)
 from flowcatalyst.observe.stats import PoolStats
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.routing import policy
@@ -116,6 +127,15 @@ class Pool:
     def has(self, delivery: Delivery) -> bool:
         """Whether the message is still here: waiting or being attempted."""
         return delivery in self._scheduler
+
+    def places(self) -> set[tuple[str, str]]:
+        """(pool code that its messages name, group) of every ordered group that is here."""
+        mine = (message for message in self._scheduler if message.ordered)
+        return {(message.pointer.pool_code or DEFAULT_POOL, message.group or "") for message in mine}
+
+    @property
+    def is_empty(self) -> bool:
+        return not len(self._scheduler)
 
     def has_group_of(self, delivery: Delivery) -> bool:
         return delivery.ordered and self._scheduler.has_group(delivery.group)

@@ -23,6 +23,8 @@ class Router:
         self.pools: dict[str, Pool] = {}
         self.retiring: dict[str, Pool] = {}  # removed, but not empty yet
         self.tracker = tracker
+        # Where a group stays although its messages name, or would now go to, another pool: (pool code, group) -> pool.
+        self._stays: dict[tuple[str, str], Pool] = {}
         self._warnings = warnings
         self._make_pool = make_pool
         self._batches = 0
@@ -32,7 +34,11 @@ class Router:
         return pool
 
     def apply(self, wanted: Mapping[str, PoolLimits]) -> None:
-        """Make the pools those of `wanted`, while messages flow. A removed pool ends what it began."""
+        """Make the pools those of `wanted`, while messages flow. A removed pool ends what it began.
+
+        A group that has messages in a pool stays there until it is empty: nothing may pass what waits in it.
+        """
+        places = {place: pool for pool in self.all_pools() for place in pool.places()}
         if DEFAULT_POOL in self.pools:  # once there it stays: others rely on it
             wanted = {DEFAULT_POOL: DEFAULT_POOL_LIMITS, **wanted}
         for code in [code for code in self.pools if code not in wanted]:
@@ -46,6 +52,7 @@ class Router:
                 self.add_pool(code, limits)
             elif pool.limits != limits:
                 pool.change(limits)
+        self._stays = {place: pool for place, pool in places.items() if self.pools.get(place[0]) is not pool}
 
     def all_pools(self) -> list[Pool]:
         """Those that take messages and those that only end what they have."""
@@ -105,21 +112,24 @@ class Router:
         return by_pool
 
     def pool_of(self, delivery: Delivery) -> Pool:
-        """The pool a message goes to: the one it names, else the default pool, made on demand.
-
-        A group that a retiring pool still has stays there until it is empty: nothing may pass what waits in it.
-        """
+        """The pool a message goes to: the one it names, else the default pool, made on demand."""
         _name_group(delivery)
-        if self.retiring and (retiring := self._retiring_with_group_of(delivery)) is not None:
-            return retiring
-        pool = self.pools.get(delivery.pointer.pool_code or DEFAULT_POOL)
+        wanted = delivery.pointer.pool_code or DEFAULT_POOL
+        if self._stays and (stays := self._where_its_group_stays(wanted, delivery)) is not None:
+            return stays
+        pool = self.pools.get(wanted)
         if pool is not None and not pool.draining:
             return pool
         return self.pools.get(DEFAULT_POOL) or self.add_pool(DEFAULT_POOL, DEFAULT_POOL_LIMITS)
 
-    def _retiring_with_group_of(self, delivery: Delivery) -> Pool | None:
-        self.retiring = {code: pool for code, pool in self.retiring.items() if pool.in_flight or pool.buffered}
-        return next((pool for pool in self.retiring.values() if pool.has_group_of(delivery)), None)
+    def _where_its_group_stays(self, wanted: str, delivery: Delivery) -> Pool | None:
+        place = (wanted, delivery.group or "")
+        pool = self._stays.get(place)
+        if pool is None or pool.has_group_of(delivery):
+            return pool
+        del self._stays[place]
+        self.retiring = {code: pool for code, pool in self.retiring.items() if not pool.is_empty}
+        return None
 
     def _pool_for(self, delivery: Delivery) -> Pool:
         pool, wanted = self.pool_of(delivery), delivery.pointer.pool_code or DEFAULT_POOL

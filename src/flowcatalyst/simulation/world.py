@@ -11,11 +11,12 @@ from flowcatalyst.delivery.contract import HttpClient
 from flowcatalyst.delivery.mediator import Mediator
 from flowcatalyst.engine import Engine
 from flowcatalyst.errors import StorageError
-from flowcatalyst.message import Delivery, MessagePointer, Outcome, Verdict
+from flowcatalyst.message import DEFAULT_POOL, Delivery, MessagePointer, Outcome, Verdict
 from flowcatalyst.operations.warnings import WarningLog
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.policy import DEFAULT_DELAYS, Delays
 from flowcatalyst.routing.pool import Pool
+from flowcatalyst.routing.router import DEFAULT_POOL_LIMITS
 from flowcatalyst.simulation.history import Gauges, History, Kind
 from flowcatalyst.simulation.loop import LIFE, SeededLoop, VirtualClock
 from flowcatalyst.simulation.queue import Dice, SimulatedQueue
@@ -214,8 +215,8 @@ class World:
         self.engine = None
 
     def _note_limits(self, pools: Mapping[str, PoolLimits]) -> None:
-        for code in self.pools.keys() - pools.keys():
-            self.history.add(Kind.LIMITS, pool=code)
+        for code in sorted(self.pools.keys() - pools.keys()):
+            self.history.add(Kind.LIMITS, pool=code, value=DEFAULT_POOL_LIMITS if code == DEFAULT_POOL else None)
         for code, limits in pools.items():
             if self.pools.get(code) != limits:
                 self.history.add(Kind.LIMITS, pool=code, value=limits)

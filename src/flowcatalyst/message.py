@@ -95,6 +95,7 @@ class Delivery:
     source: "Source" = field(init=False)  # where it came from and who settles it
     pointer: MessagePointer = field(init=False)
     batch: int = 0
+    pool: str = ""  # code of the pool that took it; empty while it waits for room
     tries: int = 0  # attempts started since the router received it
     held_s: float = 0.0  # seconds of holds since the router received it
     arrived_at: float = 0.0  # monotonic
@@ -115,6 +116,13 @@ class Delivery:
     def blocks_group(self) -> bool:
         mode = self.pointer.dispatch_mode
         return mode is None or mode is DispatchMode.BLOCK_ON_ERROR
+
+
+def adopt_receipt(owned: Delivery, again: Delivery) -> None:
+    """The queue showed a message again that we have: only its newest receipt is good."""
+    owned.receipt = again.receipt
+    owned.lease_until = again.lease_until
+    owned.receive_count = again.receive_count
 
 
 class Result(StrEnum):

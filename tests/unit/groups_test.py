@@ -423,30 +423,29 @@ class TestClear:
         assert run_dry(scheduler) == ["m2", "m3"]
 
 
-class TestRemove:
-    def test_waiting_message_can_be_removed_wherever_it_stands(self) -> None:
+class TestCut:
+    def test_waiting_message_is_cut_out_with_those_behind_it(self) -> None:
         scheduler = scheduler_with(delivery("m1"), delivery("m2"), delivery("m3"))
-        high, alone = delivery("h1", high=True), delivery("i1", mode=IMMEDIATE)
-        scheduler.submit(high)
-        scheduler.submit(alone)
         running = take(scheduler)
-        assert running is high
-        assert not scheduler.remove(running)
-        assert scheduler.remove(alone)
-        assert not scheduler.remove(alone)
-        scheduler.hold(running, until=5.0)
-        assert scheduler.remove(running)
-        assert run_dry(scheduler) == []
-        scheduler.end_holds(5.0)
-        assert run_dry(scheduler) == ["m1", "m2", "m3"]
-        assert (repr(scheduler), scheduler.group_count, scheduler.held_count) == (EMPTY, 0, 0)
+        second = next(message for message in scheduler if message.pointer.id == "m2")
+        assert scheduler.cut(running) == []  # it is in flight
+        assert ids(scheduler.cut(second)) == ["m2", "m3"]
+        assert scheduler.cut(second) == []
+        scheduler.finish(running)
+        assert (repr(scheduler), scheduler.group_count) == (EMPTY, 0)
 
-    def test_group_that_becomes_empty_is_forgotten_with_its_hold(self) -> None:
-        scheduler = scheduler_with(delivery("m1"))
+    def test_head_on_hold_is_cut_out_with_all_tiers_behind_it(self) -> None:
+        scheduler = scheduler_with(delivery("m1"), delivery("m2"), delivery("h1", high=True))
         held = take(scheduler)
         scheduler.hold(held, until=5.0)
-        assert scheduler.remove(held)
+        assert ids(scheduler.cut(held)) == ["h1", "m1", "m2"]
         assert (repr(scheduler), scheduler.group_count, scheduler.next_hold_end()) == (EMPTY, 0, None)
+
+    def test_immediate_message_is_cut_out_alone(self) -> None:
+        scheduler = scheduler_with(delivery("i1", mode=IMMEDIATE), delivery("i2", mode=IMMEDIATE), delivery("m1"))
+        first = next(message for message in scheduler if message.pointer.id == "i1")
+        assert ids(scheduler.cut(first)) == ["i1"]
+        assert sorted(run_dry(scheduler)) == ["i2", "m1"]
 
 
 class TestState:

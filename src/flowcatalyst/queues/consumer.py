@@ -104,6 +104,7 @@ class Consumer:
             if code not in self._kept:
                 self._kept[code] = deque()
                 self._route_kept_later(code, pool)
+            delivery.arrived_at = self._clock.monotonic()
             self._kept[code].append(delivery)
 
     def _kept_with(self, delivery: Delivery) -> str | None:
@@ -123,7 +124,7 @@ class Consumer:
         kept = self._kept.get(code)
         if kept is None or self._stop_asked.done():
             return  # a stop gives them back
-        while kept and not self._router.route([kept[0]]):
+        while kept and self._router.route_kept(kept[0]):
             kept.popleft()
         if kept:
             self._route_kept_later(code, self._router.pool_of(kept[0]))
@@ -173,9 +174,9 @@ class Consumer:
         """
         readable: list[Delivery] = []
         unreadable: dict[str, tuple[Delivery, str]] = {}
-        for delivery in batch:
+        for delivery in _newest_of_each(batch):
             delivery.source = self._settler
-            if self._settler.finish_remembered(delivery):
+            if self._settler.ends_already(delivery):
                 continue
             try:
                 delivery.pointer = parse_pointer(delivery.body)
@@ -190,12 +191,11 @@ class Consumer:
         return unreadable
 
     def _route(self, readable: Sequence[Delivery]) -> None:
-        """Hand over, but for those whose pool has others waiting here already: they wait behind them."""
+        """Hand over, but for those whose group or pool has others waiting here already: they wait behind them."""
         if self._kept:
-            behind = {one: None for one in readable if one.ordered and self._kept_with(one)}
-            readable = [one for one in readable if one not in behind]
-            self._keep(self._router.adopt_owned(behind))
-        self._keep(self._router.route(readable))
+            self._keep(self._router.route(readable, lambda one: self._kept_with(one) is not None))
+        else:
+            self._keep(self._router.route(readable))
 
     async def _bury(self, delivery: Delivery, reason: str) -> None:
         """Record a dead letter, then ack. A message that cannot be recorded stays in its queue."""
@@ -223,6 +223,11 @@ class Consumer:
         await asyncio.wait([self._stop_asked, *futures], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for future in futures:
             future.cancel()
+
+
+def _newest_of_each(batch: Sequence[Delivery]) -> Iterable[Delivery]:
+    """A queue may show a message twice in one batch: only the newer receipt is of use. First come, first routed."""
+    return {delivery.broker_id or delivery: delivery for delivery in batch}.values()
 
 
 def _smallest_room(pools: Sequence[Pool]) -> int:

@@ -1,7 +1,7 @@
 """Settler: ends deliveries towards one queue, in batches, and never forgets an ack.
 
-A message stays in the tracker until its queue confirmed the end. So a redelivery that comes while the ack is under way
-is recognised, its newer receipt is adopted, and a repeated ack uses that one.
+A message that is acked stays in the tracker until its queue confirmed the end. So a redelivery that comes while the ack
+is under way is recognised, its newer receipt is adopted, and a repeated ack uses that one.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from flowcatalyst.errors import QueueUnavailableError
-from flowcatalyst.message import Delivery, Settled
+from flowcatalyst.message import Delivery, Settled, adopt_receipt
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.routing.tracker import InFlightTracker
 
@@ -37,6 +37,7 @@ class Settler:
         self._nacks: dict[tuple[float, bool], list[Delivery]] = defaultdict(list)
         self._nack_tries: dict[Delivery, int] = {}
         self._remembered: OrderedDict[str, None] = OrderedDict()
+        self._unowned: dict[str, Delivery] = {}  # acks under way of messages that the tracker does not have
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -49,19 +50,29 @@ class Settler:
     def ack(self, delivery: Delivery) -> None:
         """Remove the message from its queue, sooner or later."""
         self._acks.append(delivery)
+        if self._tracker.owned(delivery.broker_id) is not delivery:
+            self._unowned[delivery.broker_id] = delivery
         if len(self._acks) == 1:
             self._start_work()
 
     def nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False) -> None:
-        """Give the message back to its queue. With `unlock` it does not hold its group back while it waits."""
+        """Give the message back to its queue. With `unlock` it does not hold its group back while it waits.
+
+        It is no longer ours from now on: the queue may show it again before it told us that it took it back.
+        """
+        self._tracker.remove(delivery)
         self._nacks[delay_s, unlock].append(delivery)
         self._start_work()
 
-    def finish_remembered(self, delivery: Delivery) -> bool:
-        """If an earlier ack of this message was lost: ack it now with its new receipt instead of processing it."""
-        if delivery.broker_id not in self._remembered:
+    def ends_already(self, delivery: Delivery) -> bool:
+        """Whether this is a redelivery of a message whose ack is under way or was lost: ack it with its new receipt."""
+        ending = self._unowned.get(delivery.broker_id)
+        if ending is not None:
+            adopt_receipt(ending, delivery)
+        elif delivery.broker_id in self._remembered:
+            self.ack(delivery)
+        else:
             return False
-        self.ack(delivery)
         return True
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
@@ -119,18 +130,17 @@ class Settler:
             else:
                 self._remembered.pop(delivery.broker_id, None)
             self._tracker.remove(delivery)
+            if self._unowned:
+                self._unowned.pop(delivery.broker_id, None)
         return Settled.FAILED not in results
 
     async def _flush_nacks(self, batch: list[Delivery], delay_s: float, unlock: bool) -> bool:
-        receipts = [delivery.receipt for delivery in batch]
         results = await _ask(self._queue.nack(batch, delay_s, unlock=unlock), len(batch))
-        for delivery, receipt, result in zip(batch, receipts, results, strict=True):
-            again = _was_redelivered(delivery, receipt, result)
-            if again or (result is Settled.FAILED and self._may_repeat_nack(delivery)):
+        for delivery, result in zip(batch, results, strict=True):
+            if result is Settled.FAILED and self._may_repeat_nack(delivery):
                 self._nacks[delay_s, unlock].append(delivery)
-                continue
-            self._nack_tries.pop(delivery, None)
-            self._tracker.remove(delivery)
+            else:
+                self._nack_tries.pop(delivery, None)
         return Settled.FAILED not in results
 
     def _may_repeat_nack(self, delivery: Delivery) -> bool:

@@ -212,21 +212,21 @@ class GroupScheduler:
     def has_group(self, name: str | None) -> bool:
         return name in self._groups
 
-    def remove(self, delivery: Delivery) -> bool:
-        """Forget one message that waits. False if it does not: it is in flight, or not here."""
+    def cut(self, delivery: Delivery) -> list[Delivery]:
+        """Forget a message that waits, and those behind it; returns them all. Empty if it does not wait here."""
         group = self._groups.get(delivery.group or "") if delivery.ordered else self._find_alone(delivery)
         if group is None or delivery not in group:
-            return False
-        if group.head is delivery:
-            group.head = None
-        elif delivery in group.high:
-            group.high.remove(delivery)
-        else:
-            group.regular.remove(delivery)
-        self.buffered -= 1
+            return []
+        messages = list(group)
+        cut_off = messages[messages.index(delivery) :]
+        gone = set(cut_off)
+        group.head = None if group.head in gone else group.head
+        group.high = deque(message for message in group.high if message not in gone)
+        group.regular = deque(message for message in group.regular if message not in gone)
+        self.buffered -= len(cut_off)
         if not group and group.busy is None:
             self._drop(group)
-        return True
+        return cut_off
 
     def _drop(self, group: _Group) -> None:
         """Forget an empty group wherever it stands."""

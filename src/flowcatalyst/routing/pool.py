@@ -161,7 +161,8 @@ class Pool:
         """Accept a message, or refuse it because the pool is full or draining."""
         if self.room < 1:
             return False
-        delivery.arrived_at = self._now()
+        delivery.pool = self.code
+        delivery.arrived_at = delivery.arrived_at or self._now()
         self._scheduler.submit(delivery)
         self._pump_soon()
         return True
@@ -218,8 +219,17 @@ class Pool:
             self._drained.set()
 
     def withdraw(self, delivery: Delivery) -> bool:
-        """Forget a message that waits here, because it is no longer ours. One in flight ends by itself."""
-        return self._scheduler.remove(delivery)
+        """Forget a message that waits here, because it is no longer ours. One in flight ends by itself.
+
+        Those behind it in its group go back to their queue, or they would pass it.
+        """
+        cut_off = self._scheduler.cut(delivery)
+        for follower in cut_off[1:]:
+            follower.source.nack(follower, self._tools.delays.follower_s)
+            self.stats.given_back += 1
+        if cut_off:
+            self._tell_room()
+        return bool(cut_off)
 
     async def wait_drained(self) -> None:
         await self._drained.wait()

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from flowcatalyst.message import DEFAULT_GROUP, DEFAULT_POOL, Delivery, Severity
+from flowcatalyst.message import DEFAULT_GROUP, DEFAULT_POOL, Delivery, Severity, adopt_receipt
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.policy import DEFAULT_DELAY_S
@@ -58,25 +58,50 @@ class Router:
         """Those that take messages and those that only end what they have."""
         return [*self.pools.values(), *self.retiring.values()]
 
-    def route(self, batch: Sequence[Delivery]) -> list[Delivery]:
+    def route(
+        self, batch: Sequence[Delivery], waits_behind_others: Callable[[Delivery], bool] = lambda _: False
+    ) -> list[Delivery]:
         """Hand each message to its pool, or settle it.
 
-        Returns those that found no room and may not go back to their queue, because it would show them again behind
-        their followers: the caller keeps them and routes them again before anything else.
+        Returns those that have to wait, because there is no room or because others wait already, and that may not go
+        back to their queue, because it would show them again behind their followers. They are owned from now on; the
+        caller keeps them in order and calls `route_kept` when there is room.
         """
         self._batches += 1
         kept: list[Delivery] = []
-        for pool, messages in self._by_pool(self._without_duplicates(batch)).items():
-            if pool.room < len(messages):
-                text = f"pool {pool.code} has no room for {len(messages)} messages"
-                self._warnings.add(WarningCode.QUEUE_FULL, Severity.WARN, text, "router")
-                kept += self._refuse(messages)
+        by_pool: dict[Pool, list[Delivery]] = {}
+        for delivery in self._without_duplicates(batch):
+            delivery.batch = self._batches
+            pool = self._pool_for(delivery)
+            if delivery.ordered and waits_behind_others(delivery):
+                kept.append(delivery)
             else:
-                kept += self._submit(pool, messages)
+                by_pool.setdefault(pool, []).append(delivery)
+        for pool, messages in by_pool.items():
+            kept += self._hand_over(pool, messages)
+        for delivery in kept:
+            self.tracker.track(delivery)
         return kept
 
+    def route_kept(self, delivery: Delivery) -> bool:
+        """Hand over a message that `route` returned. False if there is still no room."""
+        return self.pool_of(delivery).submit(delivery)
+
+    def _hand_over(self, pool: Pool, messages: list[Delivery]) -> list[Delivery]:
+        """Phases 2 and 3. Returns those that have to wait."""
+        if pool.room < len(messages):
+            text = f"pool {pool.code} has no room for {len(messages)} messages"
+            self._warnings.add(WarningCode.QUEUE_FULL, Severity.WARN, text, "router")
+            return self._refuse(messages)
+        return self._submit(pool, messages)
+
     def disown(self, delivery: Delivery) -> None:
-        """The queue gave the message to somebody else: do not start it. One in flight ends by itself."""
+        """The queue says that the message is no longer ours: do not start it. One in flight ends by itself.
+
+        A queue that does not keep order by itself would show it again behind its followers, so there it stays ours.
+        """
+        if delivery.ordered and not delivery.source.capabilities.ordered_redelivery:
+            return
         if any(pool.withdraw(delivery) for pool in self.all_pools()):
             self.tracker.remove(delivery)
 
@@ -88,7 +113,7 @@ class Router:
             if owned is None:
                 others.append(delivery)
             else:
-                _adopt_receipt(owned, delivery)
+                adopt_receipt(owned, delivery)
         return others
 
     def _without_duplicates(self, batch: Iterable[Delivery]) -> Iterable[Delivery]:
@@ -102,14 +127,7 @@ class Router:
             elif found[0] is Duplicate.REQUEUED:
                 delivery.source.ack(delivery)
             else:
-                _adopt_receipt(found[1], delivery)
-
-    def _by_pool(self, deliveries: Iterable[Delivery]) -> dict[Pool, list[Delivery]]:
-        by_pool: dict[Pool, list[Delivery]] = {}
-        for delivery in deliveries:
-            delivery.batch = self._batches
-            by_pool.setdefault(self._pool_for(delivery), []).append(delivery)
-        return by_pool
+                adopt_receipt(found[1], delivery)
 
     def pool_of(self, delivery: Delivery) -> Pool:
         """The pool a message goes to: the one it names, else the default pool, made on demand."""
@@ -177,9 +195,3 @@ def _find_in_batch(first_of: dict[str, Delivery], delivery: Delivery) -> tuple[D
     if first is None:
         return None
     return (Duplicate.REDELIVERED if first.key == delivery.key else Duplicate.REQUEUED), first
-
-
-def _adopt_receipt(owned: Delivery, again: Delivery) -> None:
-    owned.receipt = again.receipt
-    owned.lease_until = again.lease_until
-    owned.receive_count = again.receive_count

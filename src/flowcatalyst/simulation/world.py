@@ -216,10 +216,9 @@ class World:
 
     def _note_limits(self, pools: Mapping[str, PoolLimits]) -> None:
         for code in sorted(self.pools.keys() - pools.keys()):
-            self.history.add(Kind.LIMITS, pool=code, value=DEFAULT_POOL_LIMITS if code == DEFAULT_POOL else None)
-        for code, limits in pools.items():
-            if self.pools.get(code) != limits:
-                self.history.add(Kind.LIMITS, pool=code, value=limits)
+            self.history.add(Kind.LIMITS, pool=code)
+        for code, limits in {DEFAULT_POOL: DEFAULT_POOL_LIMITS, **pools}.items():
+            self.history.add(Kind.LIMITS, pool=code, value=limits)
         self.pools = dict(pools)
 
     def _name_of(self, delivery: Delivery) -> str:

@@ -31,20 +31,23 @@ def in_flight_within_concurrency(events: Sequence[Event], promises: Promises) ->
 
 def messages_within_capacity(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
     """A pool holds no more messages than its capacity; one whose capacity shrank holds no more than before."""
-    limits: dict[str, PoolLimits] = {}
-    last: Counter[str] = Counter()  # messages in the pool when it was seen last
+    capacity: dict[str, int] = defaultdict(lambda: DEFAULT_POOL_LIMITS.effective_capacity)
+    allowed: dict[str, int] = {}  # while a pool that shrank still holds more than its capacity
     for event in events:
-        if event.kind is Kind.LIMITS:
-            _note_limits(limits, event)
+        if event.kind is Kind.LIMITS and event.value is not None:
+            before, now = capacity[event.pool], event.value.effective_capacity
+            capacity[event.pool] = now
+            if now < before:
+                allowed[event.pool] = max(before, allowed.get(event.pool, 0))
         elif event.kind is Kind.ATTEMPT and event.value is not None:
             total = event.value.in_flight + event.value.buffered
-            capacity = limits.get(event.pool, DEFAULT_POOL_LIMITS).effective_capacity
-            if total > max(capacity, last[event.pool]):
-                text = f"{total} messages in pool {event.pool}, which has room for {capacity}"
+            if total > max(capacity[event.pool], allowed.get(event.pool, 0)):
+                text = f"{total} messages in pool {event.pool}, which has room for {capacity[event.pool]}"
                 yield Violation(event.at, event.message, text)
-            last[event.pool] = total
+            if event.pool in allowed:
+                allowed[event.pool] = total
         elif event.kind in LIFE_ENDS:
-            last.clear()
+            allowed.clear()
 
 
 def starts_within_the_rate(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:

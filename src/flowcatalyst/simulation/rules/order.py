@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flowcatalyst.message import Ack, Nack, Result
+from flowcatalyst.message import Nack, Reject, Result
 from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.simulation.history import Event, Facts, Kind
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation, skips_failures
@@ -121,9 +121,7 @@ def _settles(event: Event, facts: Facts, scope: FailureScope, promises: Promises
     if event.kind is Kind.BURIED:
         return True
     if event.kind is Kind.ANSWER:  # a receiver knows answers only
-        return event.value.result is Result.SUCCESS
-    if event.kind is not Kind.VERDICT:
+        return bool(event.value.result is Result.SUCCESS)
+    if event.kind is not Kind.VERDICT or not skips_failures(facts, scope, promises.ordered_redelivery):
         return False
-    if isinstance(event.value, Ack):
-        return True
-    return isinstance(event.value, Nack) and skips_failures(facts, scope, promises.ordered_redelivery)
+    return isinstance(event.value, Nack | Reject)  # one that cannot be buried goes back like any failed message

@@ -8,7 +8,7 @@ from litestar.params import QueryParameter
 
 from flowcatalyst.app import App
 from flowcatalyst.message import DEFAULT_POOL, Delivery, DispatchMode
-from flowcatalyst.routing.pool import Pool, Wait
+from flowcatalyst.routing.pool import Wait
 from flowcatalyst.web.dependencies import TheApp
 
 MAX_LISTED: Final = 1000
@@ -55,7 +55,7 @@ async def get_in_flight_messages(
         for delivery in app.tracker
         if (message_id is None or message_id in (delivery.pointer.id, delivery.broker_id))
         and (group is None or delivery.group == group)
-        and (pool is None or _pool_code(app, delivery) == pool)
+        and (pool is None or _pool_code(delivery) == pool)
     ]
     found.sort(key=lambda delivery: delivery.arrived_at)
     now = app.clock.monotonic()
@@ -64,12 +64,12 @@ async def get_in_flight_messages(
 
 def _view(app: App, delivery: Delivery, now: float) -> InFlightMessage:
     pointer = delivery.pointer
-    wait = _wait_of(_pool_of(app, delivery), delivery)
+    wait = _wait_of(app, delivery)
     return InFlightMessage(
         id=pointer.id,
         broker_id=delivery.broker_id,
         queue=delivery.source.name,
-        pool=_pool_code(app, delivery),
+        pool=_pool_code(delivery),
         group=delivery.group if delivery.ordered else None,
         mode=pointer.dispatch_mode or DispatchMode.BLOCK_ON_ERROR,
         attempts=delivery.tries,
@@ -84,21 +84,17 @@ def _view(app: App, delivery: Delivery, now: float) -> InFlightMessage:
     )
 
 
-def _wait_of(pool: Pool | None, delivery: Delivery) -> Wait:
-    """A message whose pool is done with it is still ours until its queue confirmed the end."""
-    if pool is None or not pool.has(delivery):
-        return _CONFIRMATION
-    return pool.explain(delivery)
+def _wait_of(app: App, delivery: Delivery) -> Wait:
+    if not delivery.pool:
+        return Wait(f"room in pool {_pool_code(delivery)}")
+    for pool in app.router.all_pools():
+        if pool.code == delivery.pool and pool.has(delivery):
+            return pool.explain(delivery)
+    return _CONFIRMATION  # its pool is done with it, but it is ours until its queue confirmed the end
 
 
-def _pool_of(app: App, delivery: Delivery) -> Pool | None:
-    pools = app.router.pools
-    return pools.get(delivery.pointer.pool_code or DEFAULT_POOL) or pools.get(DEFAULT_POOL)
-
-
-def _pool_code(app: App, delivery: Delivery) -> str:
-    pool = _pool_of(app, delivery)
-    return DEFAULT_POOL if pool is None else pool.code
+def _pool_code(delivery: Delivery) -> str:
+    return delivery.pool or delivery.pointer.pool_code or DEFAULT_POOL
 
 
 def _milliseconds(seconds: float) -> int:

@@ -5,7 +5,7 @@ import random
 from flowcatalyst.delivery.contract import Response
 from flowcatalyst.errors import ConnectError, ConnectionBrokenError, DeliveryError, TargetRefusedError
 from flowcatalyst.simulation.endpoint import Behaviour, respond
-from tests.sim.plan import HTTP_TIMEOUT_S, Plan
+from tests.sim.plan import Plan
 
 Answer = tuple[float, Response | DeliveryError]
 OUTAGE = (20.0, 70.0)  # "down" is down between these
@@ -17,6 +17,7 @@ class Endpoints:
     def __init__(self, plan: Plan, rng: random.Random) -> None:
         self._troubles = plan.endpoint_troubles
         self._rng = rng
+        self._timeout_s = plan.http_timeout_s
         self._healed = False
         self.seen: dict[str, int] = {}
 
@@ -49,7 +50,7 @@ class Endpoints:
         rng = self._rng
         latency_s = rng.uniform(0.01, 0.5)
         if "slow" in self._troubles and rng.random() < 0.2:
-            latency_s = rng.uniform(1.0, HTTP_TIMEOUT_S)
+            latency_s = rng.uniform(1.0, self._timeout_s)
         if self._healed or rng.random() >= share:
             return (0.05 if self._healed else latency_s), respond(200, rng.choice((b"", b'{"ack":true}', b"fine")))
         kinds = sorted(self._troubles - {"slow", "outage"})
@@ -71,11 +72,13 @@ class Endpoints:
                 body = rng.choice((b'{"ack":false}', b'{"ack":false,"delaySeconds":7}'))
                 return latency_s, respond(200, body)
             case "rate limited":
-                headers = rng.choice(({}, {"retry_after": "4"}, {"retry_after": "Fri, 15 Jan 2027 08:01:00 GMT"}))
-                return latency_s, respond(429, **headers)
+                headers: dict[str, str] = rng.choice(
+                    ({}, {"retry_after": "4"}, {"retry_after": "Fri, 15 Jan 2027 08:01:00 GMT"})
+                )
+                return latency_s, respond(429, b"", **headers)
             case "resets":
                 return latency_s, rng.choice((ConnectError("refused"), ConnectionBrokenError("reset by peer")))
             case "timeouts":
-                return HTTP_TIMEOUT_S + 1.0, respond(200)  # a success that comes after we hung up
+                return self._timeout_s + 1.0, respond(200)  # a success that comes after we hung up
             case _:
                 return latency_s, respond(rng.choice((204, 302, 101, 600)))

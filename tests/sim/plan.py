@@ -16,7 +16,6 @@ from flowcatalyst.simulation.queue import QueueFaults
 
 POOLS = (DEFAULT_POOL, "A", "B")
 TROUBLES_S = 120.0  # how long faults go on
-HTTP_TIMEOUT_S = 30.0
 PROMPT_S = 15.0
 
 
@@ -46,6 +45,7 @@ class Plan:
     seed: int
     ordered: bool
     visibility_s: float
+    http_timeout_s: float
     max_batch: int
     pools: dict[str, PoolLimits]
     letters: list[Letter]
@@ -77,7 +77,7 @@ class _Draw:
         return PoolLimits(
             concurrency=rng.randint(1, 6),
             rate_per_minute=rng.choice((None, None, None, rng.randint(20, 120))),
-            failure_scope=FailureScope.BATCH if self.chance(0.15) else FailureScope.GROUP,
+            failure_scope=FailureScope.BATCH if self.chance(0.05) else FailureScope.GROUP,
             max_delivery_attempts=rng.choice((None, None, rng.randint(2, 8))),
             capacity=rng.choice((None, None, rng.randint(3, 20))),
         )
@@ -93,7 +93,8 @@ class _Draw:
             return faults
         for name in QueueFaults.__slots__:
             if self.chance(0.4):
-                setattr(faults, name, self.rng.uniform(0.02, 0.25))
+                longest = 3.0 if name == "latency_s" else 0.25
+                setattr(faults, name, self.rng.uniform(0.02, longest))
         return faults
 
     def mode(self) -> DispatchMode | None:
@@ -122,7 +123,8 @@ def draw_plan(seed: int, *, ordered: bool) -> Plan:
     return Plan(
         seed=seed,
         ordered=ordered,
-        visibility_s=rng.choice((10.0, 30.0, 60.0)),
+        visibility_s=rng.choice((4.0, 10.0, 30.0, 60.0)),
+        http_timeout_s=rng.choice((5.0, 30.0, 45.0)),
         max_batch=rng.choice((1, 3, 10, 10)),
         pools=draw.pools(),
         letters=_letters(draw, groups, rng.randint(50, 70)),
@@ -221,6 +223,7 @@ def _isolation_plan(seed: int, ordered: bool, draw: _Draw) -> Plan:
         seed=seed,
         ordered=ordered,
         visibility_s=30.0,
+        http_timeout_s=30.0,
         max_batch=10,
         pools={code: PoolLimits(concurrency=20) for code in POOLS},
         letters=sorted(letters, key=lambda letter: letter.at),

@@ -15,7 +15,7 @@ from flowcatalyst.simulation.queue import Dice, SimulatedQueue
 from flowcatalyst.simulation.rules.common import Promises, Violation
 from flowcatalyst.simulation.world import World
 from tests.sim.endpoints import Endpoints
-from tests.sim.plan import HTTP_TIMEOUT_S, TROUBLES_S, Act, Plan, draw_plan
+from tests.sim.plan import TROUBLES_S, Act, Plan, draw_plan
 
 DRAIN_LIMIT_S = 3 * 3600.0
 
@@ -57,7 +57,7 @@ async def _live(loop: SeededLoop, plan: Plan, errors: list[str]) -> World:
     rng = random.Random(plan.seed + 1)
     dice = Dice(rng)
     endpoints = Endpoints(plan, rng)
-    world = World(loop, SimulatedHttp(endpoints.behaviours(), HTTP_TIMEOUT_S), dice)
+    world = World(loop, SimulatedHttp(endpoints.behaviours(), plan.http_timeout_s), dice)
     world.dead_letters.fails = plan.dead_letters_fail
     for name in plan.queues:
         world.queues[name] = SimulatedQueue(
@@ -85,7 +85,11 @@ async def _live(loop: SeededLoop, plan: Plan, errors: list[str]) -> World:
     if world.engine is None:
         world.start(world.pools)
     await _drain(world)
-    dice.drawn.update({f"endpoint: {kind}": count for kind, count in endpoints.seen.items()})
+    for what, count in {
+        **{f"endpoint: {kind}": count for kind, count in endpoints.seen.items()},
+        **world.noted,
+    }.items():
+        dice.note(what, count)
     return world
 
 

@@ -27,7 +27,7 @@ from flowcatalyst.observe.stats import PoolStats
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.routing import policy
 from flowcatalyst.routing.breaker import Breaker, Breakers
-from flowcatalyst.routing.groups import GroupScheduler
+from flowcatalyst.routing.groups import FailureScope, GroupScheduler
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.rate import SlidingWindow
 
@@ -366,7 +366,7 @@ class Pool:
             case Retry(after_s):
                 self._leave_to_queue(delivery, after_s)
             case Nack(delay_s):
-                self._give_back(delivery, delay_s, cascades=delivery.blocks_group)
+                self._give_back(delivery, delay_s, self.limits.failure_scope if delivery.blocks_group else None)
         self._tell_room()
         if self.draining or self.retiring:
             self._give_back_waiting()
@@ -393,7 +393,7 @@ class Pool:
         if isinstance(verdict, Nack) or self._goes_back(delivery):
             # It did not fail, so it may not fall behind its group even where a failure would let the others pass.
             delay_s = verdict.delay_s if isinstance(verdict, Nack) else wait_s
-            self._give_back(delivery, delay_s, cascades=delivery.ordered)
+            self._give_back(delivery, delay_s, FailureScope.GROUP if delivery.ordered else None)
             self._tell_room()
         else:
             self._hold(delivery, wait_s, "circuit breaker of its endpoint is open")
@@ -404,14 +404,15 @@ class Pool:
         self._scheduler.hold(delivery, self._now() + seconds)
         self._arm()
 
-    def _give_back(self, delivery: Delivery, delay_s: float, *, cascades: bool) -> None:
-        if cascades:
-            for follower in self._scheduler.fail(delivery, self.limits.failure_scope):
+    def _give_back(self, delivery: Delivery, delay_s: float, scope: FailureScope | None) -> None:
+        """Give a message back together with those that may not pass it; with no scope, everybody may."""
+        if scope is None:
+            self._scheduler.finish(delivery)
+        else:
+            for follower in self._scheduler.fail(delivery, scope):
                 follower.source.nack(follower, self._tools.delays.follower_s)
                 self.stats.given_back += 1
-        else:
-            self._scheduler.finish(delivery)
-        delivery.source.nack(delivery, delay_s, unlock=not cascades)
+        delivery.source.nack(delivery, delay_s, unlock=scope is None)
         self.stats.given_back += 1
 
     # Timer

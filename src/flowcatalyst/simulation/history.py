@@ -26,6 +26,7 @@ class Kind(StrEnum):
     LIMITS = "limits"  # [PoolLimits | None] of a pool from now on; None: it is no longer configured
     STATS = "stats"  # [dict] what the pool counted, when its router ended
     STARTED = "started"  # [] a router began to work
+    STOPPING = "stopping"  # [] it was asked to end
     STOPPED = "stopped"  # [dict[str, int]] it ended in order; what was left in its hands
     CRASHED = "crashed"  # [] it ended at once
     HEALED = "healed"  # [] queues and endpoints behave from now on

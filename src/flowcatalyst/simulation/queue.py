@@ -46,8 +46,12 @@ class Dice:
     def hit(self, name: str, chance: float) -> bool:
         if chance <= 0.0 or self.rng.random() >= chance:
             return False
-        self.drawn[name] = self.drawn.get(name, 0) + 1
+        self.note(name)
         return True
+
+    def note(self, name: str, times: int = 1) -> None:
+        if times:
+            self.drawn[name] = self.drawn.get(name, 0) + times
 
 
 class SimulatedQueue(MemoryQueue):
@@ -95,8 +99,9 @@ class SimulatedQueue(MemoryQueue):
         if dice.hit("receive_hangs", faults.receive_hangs):
             await asyncio.sleep(CALL_TIMEOUT_S)
             raise QueueUnavailableError("the broker did not answer in time")
-        if self._stored and dice.hit("shows_again", faults.shows_again):
-            dice.rng.choice(list(self._stored.values())).visible_at = 0.0
+        hidden = [stored for stored in self._stored.values() if stored.visible_at > self._clock.monotonic()]
+        if hidden and dice.hit("shows_again", faults.shows_again):
+            dice.rng.choice(hidden).visible_at = 0.0
         batch = await super().receive(limit, wait_s)
         if batch and dice.hit("receive_is_lost", faults.receive_is_lost):
             raise QueueUnavailableError("the connection broke while a batch was on its way")
@@ -138,6 +143,7 @@ class SimulatedQueue(MemoryQueue):
         receipts: list[Receipt] = [delivery.receipt for delivery in deliveries]
         await self._travel_there()
         results = [self._refuse(receipt) or self._settle(receipt, seconds) for receipt in receipts]
+        self._dice.note("lease lost", results.count(Settled.GONE))
         lease_until = self._clock.wall() + seconds
         await self._travel_back()
         for delivery, receipt, result in zip(deliveries, receipts, results, strict=True):

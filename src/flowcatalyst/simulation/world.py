@@ -13,6 +13,7 @@ from flowcatalyst.engine import Engine
 from flowcatalyst.errors import StorageError
 from flowcatalyst.message import DEFAULT_POOL, Delivery, MessagePointer, Outcome, Verdict
 from flowcatalyst.operations.warnings import WarningLog
+from flowcatalyst.routing.breaker import BreakerState
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.policy import DEFAULT_DELAYS, Delays
 from flowcatalyst.routing.pool import Pool
@@ -64,14 +65,14 @@ class _WitnessedEngine(Engine):
 
     history: History
     mediator: Mediator
+    warnings: WarningLog
+    made_pools: list[Pool]
 
     def _make_pool(self, code: str, limits: PoolLimits) -> Pool:
         witness = _Witness(self.mediator, self.history)
         witness.pool = Pool(code, limits, replace(self._pool_tools, mediator=witness))
         self.made_pools.append(witness.pool)
         return witness.pool
-
-    made_pools: list[Pool]
 
     def holdings(self) -> Counter[str]:
         """Everything it has in memory that should be gone when it has nothing to do."""
@@ -108,6 +109,7 @@ class World:
         self.pools: dict[str, PoolLimits] = {}
         self.life = 0
         self.engine: _WitnessedEngine | None = None
+        self.noted: Counter[str] = Counter()  # rare things that only the router itself can tell
         self._delays = delays
         self._mediator = Mediator(http, http, self.clock)
         self._context: Context | None = None
@@ -143,6 +145,7 @@ class World:
         if engine is None or engine.stopping:
             return
         assert crashed is not None
+        self.history.add(Kind.STOPPING)
         stopping = self.loop.create_task_in_life(self.life, engine.stop())
         await asyncio.wait([stopping, crashed], return_when=asyncio.FIRST_COMPLETED)
         if not stopping.done():
@@ -198,7 +201,9 @@ class World:
         self.history.add(Kind.ENDED, value=left)
 
     def _new_engine(self) -> _WitnessedEngine:
-        engine = _WitnessedEngine(self.dead_letters, WarningLog(self.clock), self.clock)
+        warnings = WarningLog(self.clock)
+        engine = _WitnessedEngine(self.dead_letters, warnings, self.clock)
+        engine.warnings = warnings
         engine.history = self.history
         engine.mediator = self._mediator
         engine.made_pools = []
@@ -211,8 +216,18 @@ class World:
             counted.setdefault(pool.code, Counter()).update(_counts(pool))
         for code, counts in counted.items():
             self.history.add(Kind.STATS, pool=code, value=counts)
+        self._note_rare_things(self.engine)
         self._past.append(self.engine)  # a collector that ends its coroutines would run their clean-up
         self.engine = None
+
+    def _note_rare_things(self, engine: "_WitnessedEngine") -> None:
+        for _, breaker in engine.breakers.items():
+            if breaker.opened_at:
+                self.noted["breaker opened"] += 1
+                self.noted["breaker closed again"] += breaker.state is BreakerState.CLOSED
+        self.noted["rate limit waited for"] += sum(pool.stats.rate_limit_waits > 0 for pool in engine.made_pools)
+        for warning in engine.warnings.list():
+            self.noted[f"warning {warning.code}"] += warning.count
 
     def _note_limits(self, pools: Mapping[str, PoolLimits]) -> None:
         for code in sorted(self.pools.keys() - pools.keys()):

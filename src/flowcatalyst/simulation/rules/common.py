@@ -1,10 +1,8 @@
 """Words that all rules share."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from flowcatalyst.message import DispatchMode
-from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.simulation.history import Event, Facts, Kind
 
 LIFE_ENDS = (Kind.CRASHED, Kind.STOPPED)
@@ -51,14 +49,3 @@ class Messages:
     def copied(self) -> set[str]:
         """Application messages that were published more than once."""
         return {facts.copy_of for facts in self.facts.values() if facts.copy_of is not None}
-
-
-def skips_failures(facts: Facts, scope: FailureScope, ordered_redelivery: bool) -> bool:
-    """Whether a failed message of this kind lets the later ones of its group pass."""
-    if facts.mode is DispatchMode.NEXT_ON_ERROR:
-        return True
-    return scope is FailureScope.BATCH and ordered_redelivery
-
-
-def numbered(events: Iterable[Event]) -> Iterator[tuple[int, Event]]:
-    return enumerate(events)

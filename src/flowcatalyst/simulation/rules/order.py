@@ -1,12 +1,13 @@
 """G2, G3, G4: order, and one attempt at a time."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flowcatalyst.message import Nack, Reject, Result
+from flowcatalyst.message import DEFAULT_POOL, DispatchMode, Nack, Reject, Result
 from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.simulation.history import Event, Facts, Kind
-from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation, skips_failures
+from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation
 
 
 def one_attempt_per_group(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
@@ -45,13 +46,20 @@ def one_attempt_per_message(events: Sequence[Event], promises: Promises) -> Iter
 
 @dataclass(slots=True)
 class _Line:
-    """The messages of one ordered group and tier that are not settled, in the order they were published."""
+    """The messages of one ordered group and tier, in the order they were published."""
 
+    places: dict[str, int] = field(default_factory=dict)
     unsettled: dict[str, None] = field(default_factory=dict)
 
+    def add(self, name: str) -> None:
+        self.places[name] = len(self.places)
+        self.unsettled[name] = None
+
     def before(self, name: str) -> Iterator[str]:
+        """Those before it that are not settled."""
+        place = self.places[name]
         for other in self.unsettled:
-            if other == name:
+            if self.places[other] >= place:
                 return
             yield other
 
@@ -89,39 +97,47 @@ def first_attempts_in_order(events: Sequence[Event], promises: Promises) -> Iter
     """In an ordered group the first attempt of a message starts when every earlier one of its tier is settled.
 
     Settled is what was delivered or buried; where a failure lets the others pass, also what failed for good. On a
-    queue that does not keep order by itself, what the queue showed late or not at all is not the router's doing.
+    queue that does not keep order by itself, what the queue showed late or not at all is not the router's doing. A
+    message that was published twice has no one place in the order.
     """
     messages = Messages.of(events)
-    lines: dict[tuple[str | None, bool], _Line] = {}
+    copied = messages.copied()
+    loose = _pools_with_batch_scope(events) if promises.ordered_redelivery else set()
+    lines: dict[tuple[str | None, bool], _Line] = defaultdict(_Line)
     attempted: set[str] = set()
-    scopes: dict[str, FailureScope] = {}
     holdings = _Holdings()
     for number, event in enumerate(events):
         name, kind = event.message, event.kind
         holdings.note(number, event)
-        if kind is Kind.LIMITS and event.value is not None:
-            scopes[event.pool] = event.value.failure_scope
         facts = messages.facts.get(name)
-        if facts is None or not facts.ordered or facts.copy_of is not None:
+        if facts is None or not facts.ordered or facts.copy_of is not None or name in copied:
             continue
-        line = lines.setdefault((facts.group, facts.high_priority), _Line())
+        line = lines[facts.group, facts.high_priority]
         if kind is Kind.PUBLISHED:
-            line.unsettled[name] = None
+            line.add(name)
         elif kind is Kind.ATTEMPT and name not in attempted:
             attempted.add(name)
             for earlier in line.before(name):
                 how = "is not settled" if promises.ordered_redelivery else holdings.let_pass(earlier, name)
                 if how is not None:
                     yield Violation(event.at, name, f"first attempt although {earlier} of group {facts.group} {how}")
-        elif _settles(event, facts, scopes.get(event.pool, FailureScope.GROUP), promises):
+        elif _settles(event, facts) or (kind is Kind.NACK and loose & {facts.pool, DEFAULT_POOL}):
             line.unsettled.pop(name, None)
 
 
-def _settles(event: Event, facts: Facts, scope: FailureScope, promises: Promises) -> bool:
-    if event.kind is Kind.BURIED:
-        return True
-    if event.kind is Kind.ANSWER:  # a receiver knows answers only
-        return bool(event.value.result is Result.SUCCESS)
-    if event.kind is not Kind.VERDICT or not skips_failures(facts, scope, promises.ordered_redelivery):
-        return False
-    return isinstance(event.value, Nack | Reject)  # one that cannot be buried goes back like any failed message
+def _settles(event: Event, facts: Facts) -> bool:
+    match event.kind:
+        case Kind.BURIED:
+            return True
+        case Kind.ANSWER:
+            return bool(event.value.result is Result.SUCCESS)
+        case Kind.VERDICT if facts.mode is DispatchMode.NEXT_ON_ERROR:
+            return isinstance(event.value, Nack | Reject)  # one that cannot be buried goes back like any failed one
+        case _:
+            return False
+
+
+def _pools_with_batch_scope(events: Sequence[Event]) -> set[str]:
+    """There a failure gives back the same batch only, and all others pass what was given back."""
+    limits = [event for event in events if event.kind is Kind.LIMITS and event.value is not None]
+    return {event.pool for event in limits if event.value.failure_scope is FailureScope.BATCH}

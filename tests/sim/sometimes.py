@@ -54,7 +54,8 @@ TOLD = (
     "delivered again after a crash",
 )
 ALL = (*COUNTED, *TOLD)
-ONLY_IF_ORDERED = {"lease lost"}
+# An ordered queue gets back at once what a removed pool has not started.
+ONLY_IF_UNORDERED = {"attempt in a pool that was removed"}
 
 
 def happened(played: Played) -> set[str]:

@@ -1,0 +1,64 @@
+"""Soak and replay.
+
+python -m tests.sim 5000                      play seeds 0-4999 on both kinds of queue
+python -m tests.sim 5000 --first 100000       play 5000 seeds from another one on
+python -m tests.sim --replay ordered:66       play one history, tell what is wrong with it
+python -m tests.sim --replay ordered:66 --about m13
+"""
+
+import argparse
+import sys
+import time
+from collections import Counter
+
+from tests.sim.play import Played, play
+from tests.sim.seeds import RunOfSeeds, keep_failing, parse_seed, run_seeds
+from tests.sim.sometimes import ALL
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Soak and replay simulated histories.")
+    parser.add_argument("count", nargs="?", type=int, default=500, help="seeds per kind of queue")
+    parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--jobs", type=int, default=None, help="processes; one per core by default")
+    parser.add_argument("--replay", metavar="KIND:SEED", help="play one history, as ordered:66 or unordered:7")
+    parser.add_argument("--about", metavar="MESSAGE", help="with --replay: show the life of one message")
+    options = parser.parse_args()
+    if options.replay:
+        ordered, seed = parse_seed(options.replay)
+        return _tell(play(seed, ordered=ordered), options.about)
+    started = time.monotonic()
+    run = run_seeds(range(options.first, options.first + options.count), options.jobs)
+    _summarise(run, time.monotonic() - started)
+    if run.failures:
+        keep_failing(run.failures)
+    return 1 if run.failures else 0
+
+
+def _tell(played: Played, about: str | None) -> int:
+    for rule, violation in played.violations:
+        print(f"{rule}: {violation}")
+    for error in played.errors:
+        print(f"error: {error}")
+    about = about or next((violation.message for _, violation in played.violations if violation.message), None)
+    for event in played.events:
+        if about is None or event.message.partition("#")[0] == about or not event.message:
+            print(event)
+    print(f"{len(played.events)} events, {played.steps} steps, trace {played.trace:08x}")
+    return 1 if played.violations or played.errors else 0
+
+
+def _summarise(run: RunOfSeeds, seconds: float) -> None:
+    happened: Counter[str] = Counter()
+    for counts in run.happened.values():
+        happened.update(counts)
+    for name in ALL:
+        print(f"  {name:45} {happened[name]:7}")
+    print(f"{run.count} histories, {run.messages} messages, {run.attempts} attempts in {seconds:.1f} s")
+    for failure in run.failures:
+        print(failure)
+    print(f"{len(run.failures)} failed")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

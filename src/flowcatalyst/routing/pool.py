@@ -85,7 +85,7 @@ class Pool:
         self._now = tools.clock.monotonic
         self._scheduler = GroupScheduler()
         self._rate = SlidingWindow(limits.rate_per_minute)
-        self._slots: set[asyncio.Task[None]] = set()
+        self._slots: dict[asyncio.Task[None], None] = {}  # in the order they began
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._pump_is_due = False
@@ -257,7 +257,7 @@ class Pool:
         permits = self._rate.available(now)
         for _ in range(wanted if permits is None else min(wanted, permits)):
             slot = self._tools.spawn(self._run_slot())
-            self._slots.add(slot)
+            self._slots[slot] = None
             slot.add_done_callback(self._slot_ended)
         self._arm()
 
@@ -269,7 +269,7 @@ class Pool:
             await self._process(delivery)
 
     def _slot_ended(self, slot: "asyncio.Task[None]") -> None:
-        self._slots.discard(slot)
+        self._slots.pop(slot, None)
         if self._scheduler.has_ready:
             self._pump_soon()
 

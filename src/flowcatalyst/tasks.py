@@ -2,9 +2,11 @@
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
+
+T = TypeVar("T")
 
 log = structlog.get_logger("flowcatalyst.tasks")
 
@@ -35,3 +37,19 @@ class Tasks:
         self._tasks.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("task_died", action="task_died", task=task.get_name(), error=repr(error), exc_info=error)
+
+
+async def uninterrupted(work: Coroutine[Any, Any, T]) -> T:
+    """Do the work to its end. A cancellation that comes meanwhile takes effect at the caller's next wait."""
+    task = asyncio.get_running_loop().create_task(work)
+    interrupted = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            interrupted = True
+        except Exception:
+            break  # of the work itself: raised below
+    if interrupted and (me := asyncio.current_task()) is not None:
+        me.cancel()
+    return task.result()

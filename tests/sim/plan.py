@@ -158,16 +158,45 @@ def _letters(draw: _Draw, groups: list[_Group], count: int) -> list[Letter]:
     for n, group in enumerate(rng.choices(groups, weights, k=count)):
         at = 0.0 if draw.chance(0.3) else rng.uniform(0.0, spread_s)
         readable = not (poison and draw.chance(0.05))
-        letters.append(_letter(f"m{n}", group, high=high and draw.chance(0.15), at=at, readable=readable))
-    letters.sort(key=lambda letter: letter.at)
+        letters.append(_letter_for(f"m{n}", group, high=high and draw.chance(0.15), at=at, readable=readable))
+    letters.sort(key=lambda one: one.at)
     if copies:
-        for original in rng.sample([letter for letter in letters if letter.facts.readable], 3):
+        for original in rng.sample([one for one in letters if one.facts.readable], 3):
             letters.append(_copy(original, original.at + rng.uniform(0.0, 10.0)))
-        letters.sort(key=lambda letter: letter.at)
+        letters.sort(key=lambda one: one.at)
     return letters
 
 
-def _letter(
+def letter(
+    name: str,
+    group: str,
+    *,
+    pool: str = DEFAULT_POOL,
+    host: str = "healthy",
+    mode: DispatchMode | None = None,
+    queue: str = "q",
+    high: bool = False,
+    at: float = 0.0,
+    readable: bool = True,
+    prompt_s: float | None = None,
+) -> Letter:
+    """A message for a group, and what is known of it."""
+    target = f"http://{host}/{group}"
+    pointer = MessagePointer(
+        id=name,
+        mediation_target=target,
+        pool_code=pool,
+        message_group_id=group,
+        high_priority=high,
+        dispatch_mode=mode,
+    )
+    body = encode_pointer(pointer).decode() if readable else f'{{"id": "{name}"'
+    lane = None if mode is DispatchMode.IMMEDIATE else group
+    facts = Facts(group, mode, high, pool, target, readable, prompt_s=prompt_s)
+    return Letter(at, queue, name, Outgoing(body, lane), facts)
+
+
+def _letter_for(
     name: str,
     group: _Group,
     *,
@@ -176,25 +205,24 @@ def _letter(
     readable: bool = True,
     prompt_s: float | None = None,
 ) -> Letter:
-    target = f"http://{group.host}/{group.name}"
-    pointer = MessagePointer(
-        id=name,
-        mediation_target=target,
-        pool_code=group.pool,
-        message_group_id=group.name,
-        high_priority=high,
-        dispatch_mode=group.mode,
+    return letter(
+        name,
+        group.name,
+        pool=group.pool,
+        host=group.host,
+        mode=group.mode,
+        queue=group.queue,
+        high=high,
+        at=at,
+        readable=readable,
+        prompt_s=prompt_s,
     )
-    body = encode_pointer(pointer).decode() if readable else f'{{"id": "{name}"'
-    lane = None if group.mode is DispatchMode.IMMEDIATE else group.name
-    facts = Facts(group.name, group.mode, high, group.pool, target, readable, prompt_s=prompt_s)
-    return Letter(at, group.queue, name, Outgoing(body, lane), facts)
 
 
-def _copy(letter: Letter, at: float) -> Letter:
-    facts = letter.facts
-    copied = Facts(facts.group, facts.mode, facts.high_priority, facts.pool, facts.target, True, copy_of=letter.name)
-    return Letter(at, letter.queue, f"{letter.name}#2", letter.outgoing, copied)
+def _copy(original: Letter, at: float) -> Letter:
+    facts = original.facts
+    copied = Facts(facts.group, facts.mode, facts.high_priority, facts.pool, facts.target, True, copy_of=original.name)
+    return Letter(at, original.queue, f"{original.name}#2", original.outgoing, copied)
 
 
 def _acts(draw: _Draw) -> list[Act]:
@@ -215,9 +243,9 @@ def _isolation_plan(seed: int, ordered: bool, draw: _Draw) -> Plan:
     rng = draw.rng
     stuck = [_Group(f"s{n}", rng.choice(POOLS), "down", draw.mode(), "q") for n in range(3)]
     healthy = [_Group(f"h{n}", rng.choice(POOLS), "healthy", draw.mode(), "q") for n in range(4)]
-    letters = [_letter(f"m{n}", rng.choice(stuck), at=rng.uniform(0.0, 60.0)) for n in range(20)]
+    letters = [_letter_for(f"m{n}", rng.choice(stuck), at=rng.uniform(0.0, 60.0)) for n in range(20)]
     letters += [
-        _letter(f"m{n}", rng.choice(healthy), at=rng.uniform(0.0, 100.0), prompt_s=PROMPT_S) for n in range(20, 60)
+        _letter_for(f"m{n}", rng.choice(healthy), at=rng.uniform(0.0, 100.0), prompt_s=PROMPT_S) for n in range(20, 60)
     ]
     return Plan(
         seed=seed,
@@ -226,7 +254,7 @@ def _isolation_plan(seed: int, ordered: bool, draw: _Draw) -> Plan:
         http_timeout_s=30.0,
         max_batch=10,
         pools={code: PoolLimits(concurrency=20) for code in POOLS},
-        letters=sorted(letters, key=lambda letter: letter.at),
+        letters=sorted(letters, key=lambda one: one.at),
         acts=[],
         queue_faults=QueueFaults(),
         endpoint_troubles=frozenset({rng.choice(("outage", "timeouts", "server errors", "rate limited"))}),

@@ -30,6 +30,7 @@ from flowcatalyst.routing.breaker import Breaker, Breakers
 from flowcatalyst.routing.groups import FailureScope, GroupScheduler
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.rate import SlidingWindow
+from flowcatalyst.tasks import uninterrupted
 
 
 class Attempts(Protocol):
@@ -39,7 +40,7 @@ class Attempts(Protocol):
 
 
 class DeadLetterSink(Protocol):
-    async def record(self, delivery: Delivery, reason: str, outcome: Outcome | None) -> None:
+    def record(self, delivery: Delivery, reason: str, outcome: Outcome | None) -> Coroutine[Any, Any, None]:
         """Keep a message that will never be delivered. It is durable when this returns."""
 
 
@@ -338,7 +339,7 @@ class Pool:
     async def _bury(self, delivery: Delivery, verdict: Reject, outcome: Outcome) -> Verdict:
         """Record the dead letter before its message may be acked. If that fails the message stays in its queue."""
         try:
-            await self._tools.dead_letters.record(delivery, verdict.reason, outcome)
+            await uninterrupted(self._tools.dead_letters.record(delivery, verdict.reason, outcome))
         except Exception as error:
             self._tools.warnings.add(
                 WarningCode.PROCESSING, Severity.CRITICAL, f"dead letter not recorded: {error}", f"pool {self.code}"

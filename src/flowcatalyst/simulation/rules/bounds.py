@@ -31,22 +31,25 @@ def in_flight_within_concurrency(events: Sequence[Event], promises: Promises) ->
 
 def messages_within_capacity(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
     """A pool holds no more messages than its capacity; one whose capacity shrank holds no more than before."""
-    capacity: dict[str, int] = defaultdict(lambda: DEFAULT_POOL_LIMITS.effective_capacity)
+    capacity: dict[str, int] = {}
     allowed: dict[str, int] = {}  # while a pool that shrank still holds more than its capacity
     for event in events:
         if event.kind is Kind.LIMITS and event.value is not None:
-            before, now = capacity[event.pool], event.value.effective_capacity
+            now = event.value.effective_capacity
+            before = capacity.get(event.pool, now)
             capacity[event.pool] = now
             if now < before:
                 allowed[event.pool] = max(before, allowed.get(event.pool, 0))
         elif event.kind is Kind.ATTEMPT and event.value is not None:
             total = event.value.in_flight + event.value.buffered
-            if total > max(capacity[event.pool], allowed.get(event.pool, 0)):
-                text = f"{total} messages in pool {event.pool}, which has room for {capacity[event.pool]}"
+            limit = capacity.get(event.pool, DEFAULT_POOL_LIMITS.effective_capacity)
+            if total > max(limit, allowed.get(event.pool, 0)):
+                text = f"{total} messages in pool {event.pool}, which has room for {limit}"
                 yield Violation(event.at, event.message, text)
             if event.pool in allowed:
                 allowed[event.pool] = total
         elif event.kind in LIFE_ENDS:
+            capacity.clear()
             allowed.clear()
 
 

@@ -121,8 +121,10 @@ def first_attempts_in_order(events: Sequence[Event], promises: Promises) -> Iter
                 how = "is not settled" if promises.ordered_redelivery else holdings.let_pass(earlier, name)
                 if how is not None:
                     yield Violation(event.at, name, f"first attempt although {earlier} of group {facts.group} {how}")
-        elif _settles(event, facts) or (kind is Kind.NACK and loose & {facts.pool, DEFAULT_POOL}):
+        elif _settles(event, facts):
             line.unsettled.pop(name, None)
+        elif loose & {facts.pool, DEFAULT_POOL} and (kind is Kind.NACK or _fails(event)):
+            line.unsettled.clear()
 
 
 def _settles(event: Event, facts: Facts) -> bool:
@@ -132,12 +134,17 @@ def _settles(event: Event, facts: Facts) -> bool:
         case Kind.ANSWER:
             return bool(event.value.result is Result.SUCCESS)
         case Kind.VERDICT if facts.mode is DispatchMode.NEXT_ON_ERROR:
-            return isinstance(event.value, Nack | Reject)  # one that cannot be buried goes back like any failed one
+            return _fails(event)
         case _:
             return False
 
 
+def _fails(event: Event) -> bool:
+    """A message that cannot be buried goes back like any failed one."""
+    return event.kind is Kind.VERDICT and isinstance(event.value, Nack | Reject)
+
+
 def _pools_with_batch_scope(events: Sequence[Event]) -> set[str]:
-    """There a failure gives back the same batch only, and all others pass what was given back."""
+    """There a failure gives back the same batch only, and all others may pass what was given back."""
     limits = [event for event in events if event.kind is Kind.LIMITS and event.value is not None]
     return {event.pool for event in limits if event.value.failure_scope is FailureScope.BATCH}

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help run test lint type fmt bench clean
+.PHONY: help run test soak lint type fmt bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -22,6 +22,10 @@ run: $(READY) ## Start a router with demo traffic on http://127.0.0.1:8080
 
 test: $(READY) ## Run all tests
 	@$(BIN)/python -m pytest
+
+SEEDS ?= 5000
+soak: $(READY) ## Play many simulated histories: make soak SEEDS=100000 (FIRST= picks the first seed)
+	@$(BIN)/python -m tests.sim $(SEEDS) --first $(or $(FIRST),0)
 
 lint: $(READY) ## Check style
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -16,6 +16,9 @@ PURE = [
     SOURCE / "delivery" / "contract.py",
     SOURCE / "queues" / "contract.py",
     SOURCE / "web" / "order_judge.py",
+    SOURCE / "simulation" / "history.py",
+    SOURCE / "simulation" / "checker.py",
+    *sorted((SOURCE / "simulation" / "rules").glob("*.py")),
     *(SOURCE / "routing" / f"{name}.py" for name in ("groups", "policy", "rate", "breaker", "tracker", "limits")),
 ]
 # Call -> files that are its home. Everybody else gets a clock, an id source or `Tasks` handed in.
@@ -50,7 +53,7 @@ def imports_of(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("path", PURE, ids=lambda path: path.name)
 def test_the_pure_core_knows_no_loop_no_clock_and_no_adapter(path: Path) -> None:
     allowed_here = {str(pure.relative_to(SOURCE.parent).with_suffix("")).replace("/", ".") for pure in PURE}
-    allowed_here.add("flowcatalyst.routing")
+    allowed_here |= {"flowcatalyst.routing", "flowcatalyst.simulation.rules"}
     tree = ast.parse(path.read_text())
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.AsyncFunctionDef | ast.Await)] or (
         path.name == "contract.py"  # Protocols of the shell's side have async methods without a body
@@ -82,9 +85,14 @@ def test_banned_calls_stay_in_their_homes(call: str) -> None:
 
 
 def test_randomness_comes_from_the_id_source_only() -> None:
-    homes = {"clock.py"}
-    users = [path.name for path in python_files(SOURCE) if "random" in imports_of(path) and path.name not in homes]
-    assert users == []
+    users = [path for path in python_files(SOURCE) if "random" in imports_of(path) and path.name != "clock.py"]
+    assert [path for path in users if path.parent.name != "simulation"] == []  # there everything comes from the seed
+
+
+def test_production_code_does_not_know_the_simulation() -> None:
+    for path in python_files(SOURCE):
+        if path.relative_to(SOURCE).parts[0] not in ("simulation", "cli"):
+            assert not [name for name in imports_of(path) if name.startswith("flowcatalyst.simulation")], path
 
 
 def test_every_test_file_tests_something() -> None:

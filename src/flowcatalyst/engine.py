@@ -20,7 +20,8 @@ from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.breaker import Breakers
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.policy import DEFAULT_DELAYS, Delays
-from flowcatalyst.routing.pool import AttemptLog, Attempts, DeadLetterSink, Pool, PoolTools
+from flowcatalyst.routing.pool import Pool
+from flowcatalyst.routing.pool_tools import AttemptLog, Attempts, DeadLetterSink, PoolTools
 from flowcatalyst.routing.router import Router
 from flowcatalyst.routing.tracker import InFlightTracker
 from flowcatalyst.tasks import Tasks

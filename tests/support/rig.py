@@ -29,7 +29,8 @@ from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.breaker import Breakers
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.policy import interpret
-from flowcatalyst.routing.pool import Pool, PoolTools
+from flowcatalyst.routing.pool import Pool
+from flowcatalyst.routing.pool_tools import PoolTools
 from flowcatalyst.routing.router import Router
 from flowcatalyst.routing.tracker import InFlightTracker
 from flowcatalyst.tasks import Tasks

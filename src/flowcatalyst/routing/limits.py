@@ -28,3 +28,6 @@ class PoolLimits:
     @property
     def effective_capacity(self) -> int:
         return self.capacity or max(self.concurrency * CAPACITY_PER_SLOT, MIN_CAPACITY)
+
+
+DEFAULT_POOL_LIMITS: Final = PoolLimits(concurrency=20)  # of the default pool where nobody configured it

@@ -6,16 +6,11 @@ slot: one timer per pool ends the earliest of them.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Protocol
 
-from flowcatalyst.clock import Clock
 from flowcatalyst.message import (
     DEFAULT_POOL,
     Ack,
     Delivery,
-    MessagePointer,
     Nack,
     Outcome,
     Reject,
@@ -24,52 +19,14 @@ from flowcatalyst.message import (
     Verdict,
 )
 from flowcatalyst.observe.stats import PoolStats
-from flowcatalyst.operations.warnings import WarningCode, WarningSink
+from flowcatalyst.operations.warnings import WarningCode
 from flowcatalyst.routing import policy
-from flowcatalyst.routing.breaker import Breaker, Breakers
+from flowcatalyst.routing.breaker import Breaker
 from flowcatalyst.routing.groups import FailureScope, GroupScheduler
 from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.pool_tools import PoolTools, Wait
 from flowcatalyst.routing.rate import SlidingWindow
 from flowcatalyst.tasks import uninterrupted
-
-
-class Attempts(Protocol):
-    """Delivers messages; never raises for what an endpoint does."""
-
-    async def attempt(self, pointer: MessagePointer) -> Outcome: ...
-
-
-class DeadLetterSink(Protocol):
-    def record(self, delivery: Delivery, reason: str, outcome: Outcome | None) -> Coroutine[Any, Any, None]:
-        """Keep a message that will never be delivered. It is durable when this returns."""
-
-
-class AttemptLog(Protocol):
-    def attempt(self, pool: str, delivery: Delivery, outcome: Outcome, verdict: Verdict, duration_s: float) -> None: ...
-
-
-@dataclass(slots=True, frozen=True)
-class PoolTools:
-    """What all pools of a router share."""
-
-    mediator: Attempts
-    breakers: Breakers
-    endpoint_of: Callable[[str], str]  # target URL -> breaker key
-    dead_letters: DeadLetterSink
-    warnings: WarningSink
-    log: AttemptLog
-    clock: Clock
-    spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
-    delays: policy.Delays = policy.DEFAULT_DELAYS
-
-
-@dataclass(slots=True, frozen=True)
-class Wait:
-    """Why a message is not moving: for what, behind whom, until when (monotonic; None: not known)."""
-
-    what: str
-    behind: str | None = None
-    until: float | None = None
 
 
 class Pool:

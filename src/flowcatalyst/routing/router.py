@@ -5,12 +5,11 @@ from typing import Final
 
 from flowcatalyst.message import DEFAULT_GROUP, DEFAULT_POOL, Delivery, Severity, adopt_receipt
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
 from flowcatalyst.routing.policy import DEFAULT_DELAY_S
 from flowcatalyst.routing.pool import Pool
 from flowcatalyst.routing.tracker import Duplicate, InFlightTracker
 
-DEFAULT_POOL_LIMITS: Final = PoolLimits(concurrency=20)
 LONGEST_REFUSAL_S: Final = 1800.0
 
 

@@ -14,10 +14,9 @@ from flowcatalyst.errors import StorageError
 from flowcatalyst.message import DEFAULT_POOL, Delivery, MessagePointer, Outcome, Verdict
 from flowcatalyst.operations.warnings import WarningLog
 from flowcatalyst.routing.breaker import BreakerState
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
 from flowcatalyst.routing.policy import DEFAULT_DELAYS, Delays
 from flowcatalyst.routing.pool import Pool
-from flowcatalyst.routing.router import DEFAULT_POOL_LIMITS
 from flowcatalyst.simulation.history import Gauges, History, Kind
 from flowcatalyst.simulation.loop import LIFE, SeededLoop, VirtualClock
 from flowcatalyst.simulation.queue import Dice, SimulatedQueue

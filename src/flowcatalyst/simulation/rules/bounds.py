@@ -3,9 +3,8 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
 from flowcatalyst.routing.rate import WINDOW_S
-from flowcatalyst.routing.router import DEFAULT_POOL_LIMITS
 from flowcatalyst.simulation.history import Event, Kind
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Promises, Violation
 

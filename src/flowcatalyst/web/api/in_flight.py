@@ -8,7 +8,7 @@ from litestar.params import QueryParameter
 
 from flowcatalyst.app import App
 from flowcatalyst.message import DEFAULT_POOL, Delivery, DispatchMode
-from flowcatalyst.routing.pool import Wait
+from flowcatalyst.routing.pool_tools import Wait
 from flowcatalyst.web.dependencies import TheApp
 
 MAX_LISTED: Final = 1000

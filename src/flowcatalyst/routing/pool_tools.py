@@ -1,0 +1,51 @@
+"""What a pool works with, and what it can tell of a message that waits."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flowcatalyst.clock import Clock
+from flowcatalyst.message import Delivery, MessagePointer, Outcome, Verdict
+from flowcatalyst.operations.warnings import WarningSink
+from flowcatalyst.routing import policy
+from flowcatalyst.routing.breaker import Breakers
+
+
+class Attempts(Protocol):
+    """Delivers messages; never raises for what an endpoint does."""
+
+    async def attempt(self, pointer: MessagePointer) -> Outcome: ...
+
+
+class DeadLetterSink(Protocol):
+    def record(self, delivery: Delivery, reason: str, outcome: Outcome | None) -> Coroutine[Any, Any, None]:
+        """Keep a message that will never be delivered. It is durable when this returns."""
+
+
+class AttemptLog(Protocol):
+    def attempt(self, pool: str, delivery: Delivery, outcome: Outcome, verdict: Verdict, duration_s: float) -> None: ...
+
+
+@dataclass(slots=True, frozen=True)
+class PoolTools:
+    """What all pools of a router share."""
+
+    mediator: Attempts
+    breakers: Breakers
+    endpoint_of: Callable[[str], str]  # target URL -> breaker key
+    dead_letters: DeadLetterSink
+    warnings: WarningSink
+    log: AttemptLog
+    clock: Clock
+    spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+    delays: policy.Delays = policy.DEFAULT_DELAYS
+
+
+@dataclass(slots=True, frozen=True)
+class Wait:
+    """Why a message is not moving: for what, behind whom, until when (monotonic; None: not known)."""
+
+    what: str
+    behind: str | None = None
+    until: float | None = None

@@ -118,6 +118,62 @@ class EmbeddedSettings(_Section):
     )
 
 
+class SyncSettings(_Section):
+    """Where pools and queues come from, if not from these settings."""
+
+    config_url: str | None = Field(
+        None,
+        description="URL of the router configuration, or several separated by commas, or a file path; also as "
+        "MESSAGE_ROUTER_CONFIG_URL. Unset: the pools and queues of these settings",
+    )
+    interval_s: float = Field(300.0, gt=0, description="How often the configuration is fetched again")
+    attempts: int = Field(12, ge=1, description="Attempts of one sync")
+    attempt_pause_s: float = Field(5.0, ge=0, description="Pause between these attempts")
+    timeout_s: float = Field(10.0, gt=0, description="Limit for fetching one source")
+    max_pools: int = Field(10_000, ge=1, description="Most pools; what is above is not made, with a warning")
+    pool_warning_threshold: int = Field(5_000, ge=1, description="Number of pools above which there is a warning")
+
+
+class StandbySettings(_Section):
+    """Hot standby: of several routers, only the one that holds a lock in Redis works."""
+
+    redis_url: str | None = Field(
+        None,
+        description="redis:// or rediss:// URL of the lock, with its credentials. Unset: no standby, always at work",
+    )
+    lock_key: str = Field("flowcatalyst:router:primary", min_length=1, description="Name of the lock")
+    ttl_s: float = Field(30.0, ge=1, description="How long the lock holds without a refresh")
+    refresh_s: float = Field(10.0, gt=0, description="How often the primary refreshes it, and a standby asks for it")
+
+    @model_validator(mode="after")
+    def _refreshes_in_time(self) -> Self:
+        if self.refresh_s * 2 > self.ttl_s:
+            raise ValueError("has a refresh_s of more than half of ttl_s: one lost refresh would lose the lock")
+        return self
+
+
+class AuthSettings(_Section):
+    """Who may use the API."""
+
+    mode: Literal["none", "api_key", "basic"] = Field(
+        "none", description="none (on loopback only), api_key (header X-API-Key or Bearer) or basic"
+    )
+    admin: list[str] = Field(
+        default_factory=list,
+        description="Who may read and change: hashes made by `flowcatalyst hash-key`; with basic, name:hash",
+    )
+    read_only: list[str] = Field(default_factory=list, description="Who may only read, in the same form")
+    open_probes: bool = Field(True, description="Answer health probes and metrics without credentials")
+
+
+class NotificationSettings(_Section):
+    """Where warnings are sent."""
+
+    webhook_url: str | None = Field(None, description="URL that gets new warnings as JSON; unset: nobody is told")
+    batch_s: float = Field(60.0, gt=0, description="How long warnings are collected; CRITICAL ones are sent at once")
+    min_severity: Literal["WARN", "ERROR", "CRITICAL"] = Field("WARN", description="The least that is sent")
+
+
 class LogSettings(_Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="info logs every attempt, warning only those that failed"
@@ -148,6 +204,10 @@ class Settings(BaseSettings):
     mediator: MediatorSettings = Field(default_factory=MediatorSettings)
     retry: RetrySettings = Field(default_factory=RetrySettings)
     egress: EgressSettings = Field(default_factory=EgressSettings)
+    sync: SyncSettings = Field(default_factory=SyncSettings)
+    standby: StandbySettings = Field(default_factory=StandbySettings)
+    auth: AuthSettings = Field(default_factory=AuthSettings)
+    notifications: NotificationSettings = Field(default_factory=NotificationSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
     @field_validator("host")

@@ -13,12 +13,26 @@ MAX_WARNINGS = 1000
 
 
 class WarningCode(StrEnum):
+    """What a warning is about. Those of 002, as far as the thing can happen here, then ours."""
+
+    CONFIG_SYNC_FAILED = "CONFIG_SYNC_FAILED"
     ROUTING = "ROUTING"
     QUEUE_FULL = "QUEUE_FULL"
-    CONFIGURATION = "CONFIGURATION"
-    PROCESSING = "PROCESSING"
+    POOL_LIMIT = "POOL_LIMIT"
+    PIPELINE_MAP_LEAK = "PIPELINE_MAP_LEAK"
+    CONSUMER_RESTART = "CONSUMER_RESTART"
+    CONSUMER_RESTART_FAILED = "CONSUMER_RESTART_FAILED"
     SHUTDOWN_CLEANUP_ERRORS = "SHUTDOWN_CLEANUP_ERRORS"
+    MEDIATOR_NULL_RESULT = "MEDIATOR_NULL_RESULT"
+    PROCESSING = "PROCESSING"
+    CONFIGURATION = "CONFIGURATION"
+    CONFIG_REJECTED = "CONFIG_REJECTED"  # an entry of the router configuration that cannot be used
+    CONFIG_CONFLICT = "CONFIG_CONFLICT"  # two sources define the same pool or queue differently
     QUEUE_UNAVAILABLE = "QUEUE_UNAVAILABLE"
+    QUEUE_BACKLOG = "QUEUE_BACKLOG"  # long, or growing
+    STANDBY = "STANDBY"  # primary or standby now, or the lock cannot be reached
+    WATCHER_DIED = "WATCHER_DIED"
+    NOTIFICATION_FAILED = "NOTIFICATION_FAILED"
 
 
 class WarningSink(Protocol):

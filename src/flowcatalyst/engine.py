@@ -13,7 +13,7 @@ from flowcatalyst.clock import Clock
 from flowcatalyst.delivery.mediator import endpoint_of
 from flowcatalyst.message import Severity
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
-from flowcatalyst.operations.watch import LeaseKeeper, evict_idle_breakers
+from flowcatalyst.operations.watch import LeaseKeeper, evict_idle_breakers, forget_retired_pools
 from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.queues.settle import Settler
@@ -76,6 +76,7 @@ class Engine:
             self._consume(name, queue)
         period_s = min(queue.capabilities.visibility_s for queue in queues.values()) / 4
         self._tasks.spawn(LeaseKeeper(self.tracker, self._clock, period_s, self.router.disown).run(), "keep leases")
+        self._tasks.spawn(forget_retired_pools(self.router), "forget retired pools")
         self._tasks.spawn(evict_idle_breakers(self.breakers, self._clock), "evict breakers")
         log.info("router_started", action="router_started", queues=list(queues), pools=list(pools))
 

@@ -11,9 +11,11 @@ from flowcatalyst.clock import Clock
 from flowcatalyst.message import Delivery, Settled
 from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.breaker import Breakers
+from flowcatalyst.routing.router import Router
 from flowcatalyst.routing.tracker import InFlightTracker
 
 BREAKER_EVICTION_PERIOD_S: Final = 60.0
+RETIRED_POOLS_PERIOD_S: Final = 10.0
 
 log = structlog.get_logger("flowcatalyst.watch")
 
@@ -56,6 +58,13 @@ class LeaseKeeper:
             if delivery.lease_until - now < source.capabilities.visibility_s / 2:
                 due[source].append(delivery)
         return due
+
+
+async def forget_retired_pools(router: Router) -> None:
+    """Drop pools that were removed from the configuration and have ended."""
+    while True:
+        await asyncio.sleep(RETIRED_POOLS_PERIOD_S)
+        router.forget_retired()
 
 
 async def evict_idle_breakers(breakers: Breakers, clock: Clock) -> None:

@@ -92,8 +92,9 @@ class Pool:
         return {(message.pointer.pool_code or DEFAULT_POOL, message.group or "") for message in mine}
 
     @property
-    def is_empty(self) -> bool:
-        return not len(self._scheduler)
+    def is_over(self) -> bool:
+        """Nothing is left here, and nothing that started here counts against the rate limit any more."""
+        return not len(self._scheduler) and self._rate.is_unused(self._now())
 
     def has_group_of(self, delivery: Delivery) -> bool:
         return delivery.ordered and self._scheduler.has_group(delivery.group)

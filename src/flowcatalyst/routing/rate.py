@@ -42,6 +42,11 @@ class SlidingWindow:
             return now
         return self._starts[len(self._starts) - self.per_minute] + WINDOW_S
 
+    def is_unused(self, now: float) -> bool:
+        """No start of the last 60 s counts."""
+        self._forget_old(now)
+        return not self._starts
+
     def take(self, now: float) -> None:
         """Use a permit. Only right after `next_permit_at(now)` said `now`."""
         if self.per_minute is not None:

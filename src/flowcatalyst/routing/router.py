@@ -37,6 +37,7 @@ class Router:
 
         A group that has messages in a pool stays there until it is empty: nothing may pass what waits in it.
         """
+        self.forget_retired()
         places = {place: pool for pool in self.all_pools() for place in pool.places()}
         if DEFAULT_POOL in self.pools:  # once there it stays: others rely on it
             wanted = {DEFAULT_POOL: DEFAULT_POOL_LIMITS, **wanted}
@@ -52,6 +53,10 @@ class Router:
             elif pool.limits != limits:
                 pool.change(limits)
         self._stays = {place: pool for place, pool in places.items() if self.pools.get(place[0]) is not pool}
+
+    def forget_retired(self) -> None:
+        """Drop removed pools that have ended; to be called now and then."""
+        self.retiring = {code: pool for code, pool in self.retiring.items() if not pool.is_over}
 
     def all_pools(self) -> list[Pool]:
         """Those that take messages and those that only end what they have."""
@@ -145,7 +150,6 @@ class Router:
         if pool is None or pool.has_group_of(delivery):
             return pool
         del self._stays[place]
-        self.retiring = {code: pool for code, pool in self.retiring.items() if not pool.is_empty}
         return None
 
     def _pool_for(self, delivery: Delivery) -> Pool:

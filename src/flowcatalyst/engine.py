@@ -5,6 +5,7 @@ It knows no settings, no files and no sockets, so the same code runs in producti
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -13,7 +14,16 @@ from flowcatalyst.clock import Clock
 from flowcatalyst.delivery.mediator import endpoint_of
 from flowcatalyst.message import Severity
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
-from flowcatalyst.operations.watch import LeaseKeeper, evict_idle_breakers, forget_retired_pools
+from flowcatalyst.operations.watch import (
+    BREAKER_PERIOD_S,
+    CLEAN_UP_PERIOD_S,
+    CONSUMER_PERIOD_S,
+    LEAK_PERIOD_S,
+    ConsumerHealth,
+    LeakDetector,
+    LeaseKeeper,
+    Watches,
+)
 from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.queues.settle import Settler
@@ -33,6 +43,16 @@ SETTLE_S: Final = 10.0
 log = structlog.get_logger("flowcatalyst.engine")
 
 
+@dataclass(slots=True, eq=False)
+class _Leaving:
+    """A queue that was removed and ends what it has."""
+
+    name: str
+    queue: Queue
+    settler: Settler
+    polling: "list[asyncio.Task[None]]"
+
+
 class Engine:
     """Everything between the queues and the HTTP clients. Starts once and stops once."""
 
@@ -44,12 +64,17 @@ class Engine:
         self.consumers: dict[str, Consumer] = {}
         self.stopping = False
         self.stopped_clean = False
+        self.watches = Watches(clock, warnings)
         self._dead_letters = dead_letters
         self._warnings = warnings
         self._clock = clock
+        self._queues: dict[str, Queue] = {}
+        self._connections: dict[str, int] = {}
+        self._leaving: list[_Leaving] = []
         self._tasks = Tasks()
         self._slots = Tasks()
-        self._consuming: list[asyncio.Task[None]] = []
+        self._consuming: dict[str, list[asyncio.Task[None]]] = {}
+        self._settling: dict[Settler, asyncio.Task[None]] = {}
 
     def start(
         self,
@@ -73,20 +98,68 @@ class Engine:
         )
         self.router.apply(pools)
         for name, queue in queues.items():
-            self._consume(name, queue)
-        period_s = min(queue.capabilities.visibility_s for queue in queues.values()) / 4
-        self._tasks.spawn(LeaseKeeper(self.tracker, self._clock, period_s, self.router.disown).run(), "keep leases")
-        self._tasks.spawn(forget_retired_pools(self.router), "forget retired pools")
-        self._tasks.spawn(evict_idle_breakers(self.breakers, self._clock), "evict breakers")
+            self.add_queue(name, queue)
+        self._add_watches(min(queue.capabilities.visibility_s for queue in queues.values()) / 4)
+        self.watches.start(self._tasks)
         log.info("router_started", action="router_started", queues=list(queues), pools=list(pools))
 
-    def _consume(self, name: str, queue: Queue) -> None:
+    def _add_watches(self, lease_period_s: float) -> None:
+        watches, clock, warnings = self.watches, self._clock, self._warnings
+        watches.add("leases", lease_period_s, LeaseKeeper(self.tracker, clock, self.router.disown).look)
+        watches.add("removed pools and queues", CLEAN_UP_PERIOD_S, self.forget_left)
+        watches.add("circuit breakers", BREAKER_PERIOD_S, self._evict_idle_breakers)
+        health = ConsumerHealth(self.consumers, self.restart_consumer, clock, warnings)
+        watches.add("consumers", CONSUMER_PERIOD_S, health.look)
+        leaks = LeakDetector(self.tracker, self.router, self.settlers, self.consumers, warnings)
+        watches.add("leaks", LEAK_PERIOD_S, leaks.look)
+
+    async def _evict_idle_breakers(self) -> None:
+        self.breakers.evict_idle(self._clock.monotonic())
+
+    # Changes while running
+
+    def apply_pools(self, pools: Mapping[str, PoolLimits]) -> None:
+        """Make the pools those of a new configuration; see `Router.apply`."""
+        self.router.apply(pools)
+
+    def add_queue(self, name: str, queue: Queue, connections: int = 1) -> None:
+        """Poll one more queue. Only a queue that locks groups is polled more than once at a time."""
+        self._queues[name] = queue
+        self._connections[name] = connections if queue.capabilities.locks_groups else 1
         settler = self.settlers[name] = Settler(queue, self.tracker)
-        consumer = self.consumers[name] = Consumer(
-            queue, settler, self.router, self._dead_letters, self._warnings, self._clock
-        )
-        self._tasks.spawn(settler.run(), f"settle {name}")
-        self._consuming.append(self._tasks.spawn(consumer.run(), f"consume {name}"))
+        self.consumers[name] = Consumer(queue, settler, self.router, self._dead_letters, self._warnings, self._clock)
+        self._settling[settler] = self._tasks.spawn(settler.run(), f"settle {name}")
+        self._consuming[name] = []
+        self._start_polling(name)
+
+    def remove_queue(self, name: str) -> None:
+        """Poll a queue no more. What came from it is worked off, then `forget_left` closes it."""
+        consumer = self.consumers.pop(name)
+        consumer.stop()
+        settler = self.settlers.pop(name)
+        self._leaving.append(_Leaving(name, self._queues.pop(name), settler, self._consuming.pop(name)))
+
+    async def forget_left(self) -> None:
+        """Close removed queues of which nothing is left here, and drop removed pools; to be called now and then."""
+        self.router.forget_retired()
+        busy = {delivery.source for delivery in self.tracker}
+        for leaving in list(self._leaving):
+            if leaving.settler not in busy and leaving.settler.is_idle and all(task.done() for task in leaving.polling):
+                self._leaving.remove(leaving)
+                self._settling.pop(leaving.settler).cancel()
+                await leaving.queue.close()
+                log.info("queue_left", action="queue_left", queue=leaving.name)
+
+    def restart_consumer(self, name: str) -> None:
+        """Start a new poll loop in place of one that hangs."""
+        self.consumers[name].restart()
+        self._start_polling(name)
+
+    def _start_polling(self, name: str) -> None:
+        consumer = self.consumers[name]
+        polling = [task for task in self._consuming[name] if not task.done()]
+        new = [self._tasks.spawn(consumer.run(), f"consume {name}") for _ in range(self._connections[name])]
+        self._consuming[name] = polling + new
 
     def _make_pool(self, code: str, limits: PoolLimits) -> Pool:
         return Pool(code, limits, self._pool_tools)
@@ -109,8 +182,9 @@ class Engine:
     async def _stop_consumers(self) -> None:
         for consumer in self.consumers.values():
             consumer.stop()
-        if self._consuming:
-            await asyncio.wait(self._consuming, timeout=CONSUMER_STOP_S)
+        lists = [*self._consuming.values(), *(leaving.polling for leaving in self._leaving)]
+        if polling := [task for tasks in lists for task in tasks]:
+            await asyncio.wait(polling, timeout=CONSUMER_STOP_S)
 
     async def _drain_pools(self) -> None:
         pools = self.router.all_pools()
@@ -139,7 +213,7 @@ class Engine:
     async def _settled(self) -> bool:
         try:
             async with asyncio.timeout(SETTLE_S):
-                for settler in self.settlers.values():
+                for settler in [*self.settlers.values(), *(leaving.settler for leaving in self._leaving)]:
                     await settler.wait_idle()
         except TimeoutError:
             return False

@@ -1,43 +1,214 @@
-"""The lease keeper: leases of messages at work are extended before they run out, by their own deadline."""
+"""Watchers on virtual time: each does its one thing by its own clock, and one that fails, hangs or dies is noticed."""
 
 import asyncio
 
-from flowcatalyst.operations.watch import LeaseKeeper
-from tests.support.rig import Rig, outgoing
-from tests.support.virtual_loop import run_virtual
+from flowcatalyst.errors import QueueUnavailableError
+from flowcatalyst.message import Delivery
+from flowcatalyst.operations.warnings import WarningCode, WarningLog
+from flowcatalyst.operations.watch import ConsumerHealth, LeakDetector, LeaseKeeper, Watch, Watches
+from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.tasks import Tasks
+from tests.support.deliveries import delivery
+from tests.support.rig import Rig, outgoing, outgoings
+from tests.support.virtual_loop import VirtualClock, run_virtual
 
 
-def test_a_message_that_takes_longer_than_its_lease_is_never_shown_again() -> None:
-    async def main() -> None:
-        rig = Rig(latency_s=1000.0)
-        await rig.publish(outgoing("m1"))
-        async with rig:
-            await rig.until_started(1)
-            [owned] = rig.tracker
-            keeper = rig.tasks.spawn(LeaseKeeper(rig.tracker, rig.clock, 15.0, rig.router.disown).run())
-            await asyncio.sleep(900)
-            assert owned.receive_count == 1
-            assert owned.lease_until > rig.clock.wall()
-            keeper.cancel()
-            await rig.until_empty()
-            assert rig.endpoint.started == ["m1"]
-
-    run_virtual(main())
+def codes(log: WarningLog) -> list[WarningCode]:
+    return [warning.code for warning in log.list()]
 
 
-def test_a_fresh_lease_is_left_alone() -> None:
-    async def main() -> None:
-        rig = Rig(latency_s=100.0)
-        await rig.publish(outgoing("m1"))
-        async with rig:
-            await rig.until_started(1)
-            [owned] = rig.tracker
-            before = owned.lease_until
-            keeper = LeaseKeeper(rig.tracker, rig.clock, 15.0, rig.router.disown)
-            await keeper.extend_once()
-            assert owned.lease_until == before
-            await asyncio.sleep(31)  # less than half of its 60 s is left
-            await keeper.extend_once()
-            assert owned.lease_until > before
+class TestLeases:
+    def test_a_message_that_takes_longer_than_its_lease_is_never_shown_again(self) -> None:
+        async def main() -> None:
+            rig = Rig(latency_s=1000.0)
+            await rig.publish(outgoing("m1"))
+            async with rig:
+                await rig.until_started(1)
+                [owned] = rig.tracker
+                watches = Watches(rig.clock, rig.warnings)
+                watches.add("leases", 15.0, LeaseKeeper(rig.tracker, rig.clock, rig.router.disown).look)
+                watches.start(rig.tasks)
+                await asyncio.sleep(900)
+                assert owned.receive_count == 1
+                assert owned.lease_until > rig.clock.wall()
+                await rig.until_empty()
+                assert rig.endpoint.started == ["m1"]
 
-    run_virtual(main())
+        run_virtual(main())
+
+    def test_a_lease_is_extended_by_its_own_deadline_not_blindly(self) -> None:
+        async def main() -> None:
+            rig = Rig(latency_s=100.0)
+            await rig.publish(outgoing("m1"))
+            async with rig:
+                await rig.until_started(1)
+                [owned] = rig.tracker
+                before = owned.lease_until
+                keeper = LeaseKeeper(rig.tracker, rig.clock, rig.router.disown)
+                await keeper.look()
+                assert owned.lease_until == before
+                await asyncio.sleep(31)  # less than half of its 60 s is left
+                await keeper.look()
+                assert owned.lease_until > before
+
+        run_virtual(main())
+
+
+class Looks:
+    """A watcher that counts its looks and does as told."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.fails = False
+        self.hangs = False
+
+    async def look(self) -> None:
+        self.count += 1
+        if self.fails:
+            raise ValueError("no")
+        if self.hangs:
+            await asyncio.sleep(3600)
+
+
+class TestWatches:
+    def test_a_watcher_looks_every_period_and_goes_on_after_a_failure(self) -> None:
+        async def main() -> None:
+            clock, tasks, looks = VirtualClock(), Tasks(), Looks()
+            warnings = WarningLog(clock)
+            watches = Watches(clock, warnings)
+            watches.add("things", 10.0, looks.look)
+            watches.start(tasks)
+            await asyncio.sleep(25)
+            assert (looks.count, codes(warnings)) == (2, [])
+            looks.fails = True
+            await asyncio.sleep(10)
+            assert codes(warnings) == [WarningCode.WATCHER_DIED]
+            assert watches.all[0].trouble
+            looks.fails = False
+            await asyncio.sleep(10)
+            assert (looks.count, watches.all[0].trouble) == (4, "")
+            await tasks.cancel()
+
+        run_virtual(main())
+
+    def test_a_watcher_that_hangs_is_noticed_and_looks_again(self) -> None:
+        async def main() -> None:
+            clock, tasks, looks = VirtualClock(), Tasks(), Looks()
+            watches = Watches(clock, WarningLog(clock))
+            watches.add("things", 10.0, looks.look)
+            watches.start(tasks)
+            looks.hangs = True
+            await asyncio.sleep(100)
+            assert watches.late() == ["things"]
+            assert looks.count == 3  # one look takes 30 s and is then given up
+            looks.hangs = False
+            await asyncio.sleep(50)
+            assert watches.late() == []
+            await tasks.cancel()
+
+        run_virtual(main())
+
+    def test_a_watcher_that_dies_is_noticed_and_started_again(self) -> None:
+        class Mortal(Watches):
+            deaths = 0
+
+            async def look_once(self, watch: Watch) -> None:
+                if not self.deaths:
+                    self.deaths += 1
+                    raise RuntimeError("a bug in the watcher's own loop")
+                await super().look_once(watch)
+
+        async def main() -> None:
+            clock, tasks, looks = VirtualClock(), Tasks(), Looks()
+            warnings = WarningLog(clock)
+            watches = Mortal(clock, warnings)
+            watches.add("things", 10.0, looks.look)
+            watches.start(tasks)
+            await asyncio.sleep(45)
+            assert codes(warnings) == [WarningCode.WATCHER_DIED]
+            assert looks.count == 3
+            await tasks.cancel()
+
+        run_virtual(main())
+
+
+class TestConsumerHealth:
+    def test_a_consumer_without_a_successful_poll_for_60_s_is_restarted(self) -> None:
+        async def main() -> None:
+            rig = Rig()
+            hanging = asyncio.Event()
+            receive = rig.queue.receive
+
+            async def receive_or_hang(limit: int, wait_s: float) -> list[Delivery]:
+                if not hanging.is_set():
+                    hanging.set()
+                    await asyncio.sleep(10_000)
+                    raise QueueUnavailableError
+                return await receive(limit, wait_s)
+
+            rig.queue.receive = receive_or_hang  # type: ignore[method-assign]
+            await rig.publish(*outgoings(["m1", "m2"]))
+            async with rig:
+                restarted: list[str] = []
+
+                def restart(name: str) -> None:
+                    restarted.append(name)
+                    rig.consumer.restart()
+                    rig.tasks.spawn(rig.consumer.run())
+
+                health = ConsumerHealth({"q": rig.consumer}, restart, rig.clock, rig.warnings)
+                await asyncio.sleep(59)
+                await health.look()
+                assert restarted == []
+                await asyncio.sleep(2)
+                await health.look()
+                assert restarted == ["q"]
+                assert codes(rig.warnings) == [WarningCode.CONSUMER_RESTART]
+                await rig.until_empty()
+                assert rig.endpoint.started == ["m1", "m2"]
+                await health.look()
+                assert restarted == ["q"]
+
+        run_virtual(main())
+
+    def test_a_consumer_that_waits_for_room_is_healthy(self) -> None:
+        async def main() -> None:
+            rig = Rig(latency_s=1000.0, default=PoolLimits(concurrency=1, capacity=1))
+            await rig.publish(*outgoings(["m1", "m2", "m3"]))
+            async with rig:
+                await asyncio.sleep(500)
+                assert rig.consumer.waits_for_room
+                assert rig.consumer.silent_s(rig.clock.monotonic()) == 0.0
+
+        run_virtual(main())
+
+    def test_a_restart_that_fails_is_critical(self) -> None:
+        async def main() -> None:
+            rig = Rig()
+
+            def restart(name: str) -> None:
+                raise RuntimeError("no")
+
+            async with rig:
+                rig.consumer.silent_s = lambda now: 61.0  # type: ignore[method-assign]
+                await ConsumerHealth({"q": rig.consumer}, restart, rig.clock, rig.warnings).look()
+                assert WarningCode.CONSUMER_RESTART_FAILED in codes(rig.warnings)
+
+        run_virtual(main())
+
+
+class TestLeaks:
+    def test_more_owned_messages_than_anybody_can_have_are_a_leak(self) -> None:
+        async def main() -> None:
+            rig = Rig(default=PoolLimits(concurrency=1, capacity=50))
+            async with rig:
+                detector = LeakDetector(rig.tracker, rig.router, {"q": rig.settler}, {"q": rig.consumer}, rig.warnings)
+                for n in range(50):
+                    rig.tracker.track(delivery(f"m{n}"))
+                await detector.look()
+                assert codes(rig.warnings) == []
+                rig.tracker.track(delivery("one-more"))
+                await detector.look()
+                assert codes(rig.warnings) == [WarningCode.PIPELINE_MAP_LEAK]
+
+        run_virtual(main())

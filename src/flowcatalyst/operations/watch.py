@@ -1,45 +1,112 @@
-"""Watchers: small loops that look after the router while it runs."""
+"""Watchers: each looks after one thing now and then while the router runs.
+
+A watcher is a function that looks once. `Watches` calls it, notes when it last did, and tells when one hangs or dies.
+"""
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 
 from flowcatalyst.clock import Clock
-from flowcatalyst.message import Delivery, Settled
+from flowcatalyst.message import Delivery, Settled, Severity
+from flowcatalyst.operations.warnings import WarningCode, WarningSink
+from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.queues.settle import Settler
-from flowcatalyst.routing.breaker import Breakers
+from flowcatalyst.routing.limits import MIN_CAPACITY
 from flowcatalyst.routing.router import Router
 from flowcatalyst.routing.tracker import InFlightTracker
+from flowcatalyst.tasks import Tasks
 
-BREAKER_EVICTION_PERIOD_S: Final = 60.0
-RETIRED_POOLS_PERIOD_S: Final = 10.0
+CLEAN_UP_PERIOD_S: Final = 10.0
+LEAK_PERIOD_S: Final = 30.0
+CONSUMER_PERIOD_S: Final = 60.0
+BREAKER_PERIOD_S: Final = 60.0
+SILENT_CONSUMER_S: Final = 60.0
+LOOK_LIMIT_S: Final = 30.0  # a look that takes longer is given up: a broker hangs
+
+Look = Callable[[], Awaitable[None]]
 
 log = structlog.get_logger("flowcatalyst.watch")
+
+
+@dataclass(slots=True)
+class Watch:
+    """One watcher: what it does, how often, and when it did it last."""
+
+    name: str
+    period_s: float
+    look: Look
+    looked_at: float  # monotonic; of looks that came to their end, and of its start
+    trouble: str = ""
+
+
+class Watches:
+    """All watchers of a router."""
+
+    def __init__(self, clock: Clock, warnings: WarningSink) -> None:
+        self.all: list[Watch] = []
+        self._clock = clock
+        self._warnings = warnings
+
+    def add(self, name: str, period_s: float, look: Look) -> None:
+        self.all.append(Watch(name, period_s, look, self._clock.monotonic()))
+
+    def start(self, tasks: Tasks) -> None:
+        """Look from now on. One whose task ends although nobody cancelled it is started again, with a warning."""
+        for watch in self.all:
+            self._start(watch, tasks)
+
+    def late(self) -> list[str]:
+        """Names of those that should have looked long ago."""
+        now = self._clock.monotonic()
+        return [watch.name for watch in self.all if now - watch.looked_at > 3 * watch.period_s + LOOK_LIMIT_S]
+
+    def _start(self, watch: Watch, tasks: Tasks) -> None:
+        def ended(task: "asyncio.Task[None]") -> None:
+            if not task.cancelled():
+                self._warn(watch, "died and was started again")
+                self._start(watch, tasks)
+
+        tasks.spawn(self._run(watch), f"watch {watch.name}").add_done_callback(ended)
+
+    async def _run(self, watch: Watch) -> None:
+        while True:
+            await asyncio.sleep(watch.period_s)
+            await self.look_once(watch)
+
+    async def look_once(self, watch: Watch) -> None:
+        """A look that fails or hangs must not be the last one."""
+        try:
+            async with asyncio.timeout(LOOK_LIMIT_S):
+                await watch.look()
+        except TimeoutError:
+            self._warn(watch, f"did not come to an end within {LOOK_LIMIT_S:g} s")
+        except Exception as error:
+            self._warn(watch, f"failed: {error!r}")
+            log.error("watch_failed", action="watch_failed", watch=watch.name, exc_info=error)
+        else:
+            watch.trouble = ""
+            watch.looked_at = self._clock.monotonic()
+
+    def _warn(self, watch: Watch, what: str) -> None:
+        watch.trouble = what
+        text = f"the watcher of {watch.name} {what}"
+        self._warnings.add(WarningCode.WATCHER_DIED, Severity.ERROR, text, "watch")
 
 
 class LeaseKeeper:
     """Extends the leases of messages the router still works on, before their queue shows them to somebody else."""
 
-    def __init__(
-        self, tracker: InFlightTracker, clock: Clock, period_s: float, on_lost: Callable[[Delivery], None]
-    ) -> None:
+    def __init__(self, tracker: InFlightTracker, clock: Clock, on_lost: Callable[[Delivery], None]) -> None:
         self._on_lost = on_lost  # the queue gave the message to somebody else
         self._tracker = tracker
         self._clock = clock
-        self._period_s = period_s
 
-    async def run(self) -> None:
-        while True:
-            await asyncio.sleep(self._period_s)
-            try:
-                await self.extend_once()
-            except Exception as error:  # a keeper that died would let every lease run out
-                log.error("lease_keeper_failed", action="lease_keeper_failed", exc_info=error)
-
-    async def extend_once(self) -> None:
+    async def look(self) -> None:
         for settler, due in self._due().items():
             receipts = [delivery.receipt for delivery in due]
             results = await settler.extend(due, settler.capabilities.visibility_s)
@@ -60,15 +127,64 @@ class LeaseKeeper:
         return due
 
 
-async def forget_retired_pools(router: Router) -> None:
-    """Drop pools that were removed from the configuration and have ended."""
-    while True:
-        await asyncio.sleep(RETIRED_POOLS_PERIOD_S)
-        router.forget_retired()
+class ConsumerHealth:
+    """Restarts the poll loop of a queue that had no successful poll for a minute."""
+
+    def __init__(
+        self,
+        consumers: Mapping[str, Consumer],
+        restart: Callable[[str], None],
+        clock: Clock,
+        warnings: WarningSink,
+    ) -> None:
+        self._consumers = consumers
+        self._restart = restart
+        self._clock = clock
+        self._warnings = warnings
+
+    async def look(self) -> None:
+        now = self._clock.monotonic()
+        for name, consumer in list(self._consumers.items()):
+            if consumer.silent_s(now) >= SILENT_CONSUMER_S:
+                self._restart_one(name, consumer.trouble)
+
+    def _restart_one(self, name: str, trouble: str) -> None:
+        text = f"queue {name} was not polled for {SILENT_CONSUMER_S:g} s: its consumer is restarted"
+        self._warnings.add(WarningCode.CONSUMER_RESTART, Severity.WARN, text, "watch")
+        log.warning("consumer_restarted", action="consumer_restarted", queue=name, trouble=trouble)
+        try:
+            self._restart(name)
+        except Exception as error:
+            text = f"the consumer of queue {name} cannot be restarted: {error!r}"
+            self._warnings.add(WarningCode.CONSUMER_RESTART_FAILED, Severity.CRITICAL, text, "watch")
 
 
-async def evict_idle_breakers(breakers: Breakers, clock: Clock) -> None:
-    """Forget breakers nobody used for an hour."""
-    while True:
-        await asyncio.sleep(BREAKER_EVICTION_PERIOD_S)
-        breakers.evict_idle(clock.monotonic())
+class LeakDetector:
+    """Warns when the router owns more messages than its pools, consumers and settlers can have."""
+
+    def __init__(
+        self,
+        tracker: InFlightTracker,
+        router: Router,
+        settlers: Mapping[str, Settler],
+        consumers: Mapping[str, Consumer],
+        warnings: WarningSink,
+    ) -> None:
+        self._tracker = tracker
+        self._router = router
+        self._settlers = settlers
+        self._consumers = consumers
+        self._warnings = warnings
+
+    async def look(self) -> None:
+        owned, expected = len(self._tracker), self._expected()
+        if owned > expected:
+            log.warning("pipeline_leak", action="pipeline_leak", owned=owned, expected=expected)
+            text = "more messages are owned than pools, consumers and settlers can have: some were forgotten"
+            self._warnings.add(WarningCode.PIPELINE_MAP_LEAK, Severity.WARN, text, "watch")
+
+    def _expected(self) -> int:
+        in_pools = sum(max(pool.limits.effective_capacity, pool.size) for pool in self._router.all_pools())
+        kept = sum(consumer.kept_count for consumer in self._consumers.values())
+        settling = sum(settler.pending for settler in self._settlers.values())
+        return max(in_pools, MIN_CAPACITY) + kept + settling

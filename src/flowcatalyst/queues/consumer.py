@@ -43,6 +43,9 @@ class Consumer:
     ) -> None:
         self.last_poll_at: float | None = None  # monotonic; of successful polls only
         self.trouble = ""  # why the newest poll failed; empty when it did not
+        self.restarts = 0
+        self.waits_for_room = False  # the pools are full, so it does not poll
+        self._polls_since = clock.monotonic()  # when it began, or began again, to poll
         self._queue = queue
         self._settler = settler
         self._router = router
@@ -57,24 +60,46 @@ class Consumer:
     def __repr__(self) -> str:
         return f"<Consumer {self._queue.name} kept={len(self._kept)} stopping={self._stop_asked.done()}>"
 
+    @property
+    def kept_count(self) -> int:
+        """Messages that wait here for room in a pool."""
+        return sum(map(len, self._kept.values()))
+
     def stop(self) -> None:
         """Ask nothing more of the queue. A poll under way ends by itself and what it brings is given back."""
         if not self._stop_asked.done():
             self._stop_asked.set_result(None)
 
-    async def run(self) -> None:
-        """Poll until stopped."""
-        while not self._stop_asked.done():
-            limit = await self._wait_for_room()
-            if not self._stop_asked.done():
-                await self._poll_safely(limit)
-        self._give_back(delivery for kept in self._kept.values() for delivery in kept)
-        self._kept.clear()
+    def restart(self) -> None:
+        """Give up the poll loop that runs: it hangs. It ends by itself and gives back what its poll still brings.
 
-    async def _poll_safely(self, limit: int) -> None:
+        The caller runs a new one. What waits for room here stays, in order.
+        """
+        self.restarts += 1
+        self._polls_since = self._clock.monotonic()
+
+    def silent_s(self, now: float) -> float:
+        """For how long no poll succeeded although it should have."""
+        return 0.0 if self.waits_for_room else now - max(self._polls_since, self.last_poll_at or 0.0)
+
+    async def run(self) -> None:
+        """Poll until stopped or restarted."""
+        mine = self.restarts
+        while self._goes_on(mine):
+            limit = await self._wait_for_room()
+            if self._goes_on(mine):
+                await self._poll_safely(limit, mine)
+        if self._stop_asked.done():
+            self._give_back(delivery for kept in self._kept.values() for delivery in kept)
+            self._kept.clear()
+
+    def _goes_on(self, loop: int) -> bool:
+        return loop == self.restarts and not self._stop_asked.done()
+
+    async def _poll_safely(self, limit: int, loop: int) -> None:
         """A poll that fails in a way nobody thought of must not leave the queue unread for ever."""
         try:
-            await self._poll_once(limit)
+            await self._poll_once(limit, loop)
         except Exception as error:
             text = f"queue {self._queue.name}: a poll failed unexpectedly: {error!r}"
             self._warnings.add(WarningCode.PROCESSING, Severity.CRITICAL, text, "consumer")
@@ -82,9 +107,9 @@ class Consumer:
             log.error("poll_crashed", action="poll_crashed", queue=self._queue.name, exc_info=error)
             await self._pause_longer()
 
-    async def _poll_once(self, limit: int) -> None:
+    async def _poll_once(self, limit: int, loop: int) -> None:
         batch = await self._poll(limit)
-        if self._stop_asked.done():
+        if not self._goes_on(loop):
             self._give_back(self._router.adopt_owned(batch))
             return
         await self._accept(batch)
@@ -134,7 +159,7 @@ class Consumer:
     async def _wait_for_room(self) -> int:
         """How much to ask for: what the pools this queue feeds have room for."""
         pools = self._router.pools
-        while sum(map(len, self._kept.values())) >= self._queue.capabilities.max_batch:
+        while self.kept_count >= self._queue.capabilities.max_batch:
             await self._first_of([self._router.pool_of(kept[0]).room_future() for kept in self._kept.values()], None)
             if self._stop_asked.done():
                 break
@@ -220,7 +245,11 @@ class Consumer:
 
     async def _first_of(self, futures: list[asyncio.Future[None]], seconds: float | None) -> None:
         """Until one of the futures is done, the time is over, or somebody asked to stop."""
+        self.waits_for_room = bool(futures)
         await asyncio.wait([self._stop_asked, *futures], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if self.waits_for_room:
+            self.waits_for_room = False
+            self._polls_since = self._clock.monotonic()
         for future in futures:
             future.cancel()
 

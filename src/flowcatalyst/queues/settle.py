@@ -42,6 +42,7 @@ class Settler:
         self._idle = asyncio.Event()
         self._idle.set()
         self._pause_s = 0.0
+        self._flushing = 0
 
     def __repr__(self) -> str:
         nacks = sum(len(batch) for batch in self._nacks.values())
@@ -86,6 +87,15 @@ class Settler:
                 await asyncio.sleep(pause_s)
             await self.settle()
 
+    @property
+    def pending(self) -> int:
+        """Acks under way."""
+        return len(self._acks) + self._flushing
+
+    @property
+    def is_idle(self) -> bool:
+        return self._idle.is_set()
+
     async def wait_idle(self) -> None:
         """Until everything handed in so far is settled."""
         await self._idle.wait()
@@ -106,7 +116,9 @@ class Settler:
         self._work.clear()
         acks, self._acks = self._acks, []
         nacks, self._nacks = self._nacks, defaultdict(list)
+        self._flushing = len(acks)
         all_done = await self._flush_acks(acks) if acks else True
+        self._flushing = 0
         for (delay_s, unlock), batch in nacks.items():
             all_done &= await self._flush_nacks(batch, delay_s, unlock)
         if all_done:

@@ -73,6 +73,11 @@ class Pool:
         return self._scheduler.held_count
 
     @property
+    def size(self) -> int:
+        """Messages here, waiting or in flight."""
+        return len(self._scheduler)
+
+    @property
     def slot_count(self) -> int:
         """Tasks that work for the pool now."""
         return len(self._slots)

@@ -192,7 +192,8 @@ class World:
         """Tell the history what an idle router still holds."""
         assert self.engine is not None
         held = self.engine.holdings()
-        held["tasks"] = len(self.loop.tasks_of(self.life)) - 2 * len(self.queues) - 3  # consumers, settlers, watchers
+        standing = 2 * len(self.queues) + len(self.engine.watches.all)  # consumers, settlers, watchers
+        held["tasks"] = len(self.loop.tasks_of(self.life)) - standing
         self.history.add(Kind.IDLE, value=dict(held))
 
     def note_end(self) -> None:

@@ -105,7 +105,7 @@ def test_a_message_whose_lease_was_lost_to_another_router_is_not_started() -> No
             rig.consumer.stop()
             await asyncio.sleep(61)
             assert len(await rig.queue.receive(10, 0)) == 2  # another router has both now
-            await LeaseKeeper(rig.tracker, rig.clock, 15.0, rig.router.disown).extend_once()  # the queue answers GONE
+            await LeaseKeeper(rig.tracker, rig.clock, rig.router.disown).look()  # the queue answers GONE
             await asyncio.sleep(120)
             assert rig.endpoint.started == ["m1"]
 

@@ -150,3 +150,27 @@ async def test_large_queue_tells_the_history_what_a_simulated_queue_tells() -> N
         Kind.REMOVED,
         Kind.ACKED,
     ]
+
+
+async def test_a_message_that_left_its_lane_does_not_hide_those_behind_it() -> None:
+    pair = Pair(1, ordered=True)
+    for number, group in enumerate(("z", "a", "a", "a"), 1):
+        message = Outgoing(f"body {number}", group)
+        await pair.plain.publish([message])
+        pair.large.append(f"m{number}", message, Facts(group))
+
+    async def receive(queue: MemoryQueue, limit: int) -> list[Delivery]:
+        return await queue.receive(limit, 0.0)
+
+    taken: list[list[str]] = []
+    for queue in (pair.plain, pair.large):
+        pair.clock.now = 0.0
+        await queue.ack([(first := await receive(queue, 4))[3]])
+        pair.clock.now = VISIBILITY_S + 1  # all leases are over; the next receive shows what it does not take
+        again = await receive(queue, 1)
+        await queue.nack([first[2]], 0.0, unlock=True)
+        message = Outgoing("body 5", "a")
+        await queue.publish([message]) if queue is pair.plain else pair.large.append("m5", message, Facts("a"))
+        await queue.ack([first[1], *again])
+        taken.append([one.body for one in await receive(queue, 4) if isinstance(one.body, str)])
+    assert taken[0] == taken[1] == ["body 3", "body 5"]

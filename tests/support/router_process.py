@@ -1,78 +1,163 @@
 """`flowcatalyst up` as a real process that tests may kill."""
 
 import asyncio
+import os
 import re
 import signal
+import sqlite3
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-IMPATIENT_TOML = """
+ROOT = Path(__file__).parent.parent.parent
+CRASH_VARIABLE = "FLOWCATALYST_CRASH_AT"
+LEAVE_WITHIN_S = 60.0
+
+SETTINGS = """
 [retry]
-backoff_s = [0.02, 0.04]
+backoff_s = {backoff_s}
 give_back_s = 0.3
 follower_s = 0.1
 
 [mediator.http]
-timeout_ms = 250
+timeout_ms = {timeout_ms}
 version = "HTTP_1_1"
+
+[embedded]
+visibility_s = {visibility_s}
 
 [log]
 level = "warning"
 """
 
 
+@dataclass(slots=True, frozen=True)
+class Waits:
+    """Settings that tests differ in. The defaults are short, so that a test sees many rounds of failure."""
+
+    timeout_ms: int = 250  # of an attempt
+    visibility_s: float = 60.0
+    backoff_s: tuple[float, float] = (0.02, 0.04)
+
+    def toml(self) -> str:
+        values = {"timeout_ms": self.timeout_ms, "visibility_s": self.visibility_s, "backoff_s": list(self.backoff_s)}
+        return SETTINGS.format_map(values)
+
+
+IMPATIENT = Waits()
+
+
 @dataclass(slots=True)
 class RouterProcess:
-    """A running router: its address and its process."""
+    """A running router: its process, its address, its data and what it logged."""
 
     process: asyncio.subprocess.Process
     url: str
+    data_dir: Path
+    log: Path
 
     async def kill(self) -> None:
         """The end without a farewell."""
         self.process.send_signal(signal.SIGKILL)
-        await self.process.wait()
+        await self.process.communicate()
 
     async def terminate(self) -> tuple[int, str]:
         """Ask it to stop; its exit code and the rest of what it printed."""
         self.process.send_signal(signal.SIGTERM)
-        rest, _ = await self.process.communicate()
+        return await self.until_ended()
+
+    async def until_ended(self) -> tuple[int, str]:
+        """Wait for it to end by itself; its exit code and the rest of what it printed."""
+        try:
+            async with asyncio.timeout(LEAVE_WITHIN_S):
+                rest, _ = await self.process.communicate()
+        except TimeoutError:
+            self.process.send_signal(signal.SIGABRT)  # makes it write down what each thread does
+            await self.process.wait()
+            raise AssertionError(f"it did not end: {self.log.read_text()}") from None
         return self.process.returncode or 0, rest.decode()
+
+    async def until_printed(self, text: str) -> None:
+        assert self.process.stdout is not None
+        async with asyncio.timeout(LEAVE_WITHIN_S):
+            while text not in (line := (await self.process.stdout.readline()).decode()):
+                assert line, f"it ended without saying {text!r}"
+
+    async def pause(self) -> None:
+        """Stop it by SIGSTOP, outside of any transaction: nobody can take SQLite's lock from a process that sleeps."""
+        while True:
+            self.process.send_signal(signal.SIGSTOP)
+            while not self._stands_still():
+                await asyncio.sleep(0)
+            if _can_be_written(self.data_dir / "queue.db"):
+                return
+            self.resume()
+            await asyncio.sleep(0.01)  # long enough to end its transaction
+
+    def resume(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def _stands_still(self) -> bool:
+        """Whether every thread of it does: SIGSTOP reaches them one after the other."""
+        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return all((task / "stat").read_text().rpartition(")")[2].split()[0] == "T" for task in tasks)
+
+
+def _can_be_written(database: Path) -> bool:
+    with closing(sqlite3.connect(database, timeout=0, isolation_level=None)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        connection.execute("ROLLBACK")
+    return True
 
 
 async def run_cli(*args: object) -> tuple[int, str, str]:
     """Run the command to its end: exit code, output, errors."""
     process = await asyncio.create_subprocess_exec(
-        *_command(*args), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *_command("flowcatalyst", *args), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     output, errors = await process.communicate()
     return process.returncode or 0, output.decode(), errors.decode()
 
 
 @asynccontextmanager
-async def router_process(folder: Path) -> AsyncIterator[RouterProcess]:
-    """`flowcatalyst up` on a free port; killed at the end of the block if it still runs."""
-    config = folder / "impatient.toml"
-    config.write_text(IMPATIENT_TOML)
-    process = await asyncio.create_subprocess_exec(
-        *_command("up", "--port", "0", "--data-dir", folder / "data", "--config", config),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
+async def router_process(
+    folder: Path,
+    waits: Waits = IMPATIENT,
+    *,
+    module: str = "flowcatalyst",
+    crash_at: str | None = None,
+) -> AsyncIterator[RouterProcess]:
+    """`flowcatalyst up` on a free port; killed at the end of the block if it still runs.
+
+    With `crash_at` the variable of the test build is set; only `tests.support.crashing_router` honours it.
+    """
+    config = folder / "flowcatalyst.toml"
+    config.write_text(waits.toml())
+    log = folder / "router.log"
+    with log.open("ab") as errors:
+        process = await asyncio.create_subprocess_exec(
+            *_command(module, "up", "--port", "0", "--data-dir", folder / "data", "--config", config),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=errors,
+            cwd=ROOT,
+            env=os.environ | {"PYTHONFAULTHANDLER": "1"} | ({} if crash_at is None else {CRASH_VARIABLE: crash_at}),
+        )
     try:
         assert process.stdout is not None
         line = (await process.stdout.readline()).decode()
         found = re.search(r"http://[\d.:]+", line)
-        assert found is not None, f"it did not start: {line}"
-        yield RouterProcess(process, found[0])
+        assert found is not None, f"it did not start: {line} {log.read_text()}"
+        yield RouterProcess(process, found[0], folder / "data", log)
     finally:
         if process.returncode is None:
             process.kill()
             await process.communicate()
 
 
-def _command(*args: object) -> list[str]:
-    return [sys.executable, "-m", "flowcatalyst", *map(str, args)]
+def _command(module: str, *args: object) -> list[str]:
+    return [sys.executable, "-m", module, *map(str, args)]

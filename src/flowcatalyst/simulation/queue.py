@@ -99,9 +99,8 @@ class SimulatedQueue(MemoryQueue):
         if dice.hit("receive_hangs", faults.receive_hangs):
             await asyncio.sleep(CALL_TIMEOUT_S)
             raise QueueUnavailableError("the broker did not answer in time")
-        hidden = [stored for stored in self._stored.values() if stored.visible_at > self._clock.monotonic()]
-        if hidden and dice.hit("shows_again", faults.shows_again):
-            dice.rng.choice(hidden).visible_at = 0.0
+        if faults.shows_again:
+            self._show_again()
         batch = await super().receive(limit, wait_s)
         if batch and dice.hit("receive_is_lost", faults.receive_is_lost):
             raise QueueUnavailableError("the connection broke while a batch was on its way")
@@ -111,6 +110,11 @@ class SimulatedQueue(MemoryQueue):
         for delivery in batch:
             self._history.add(Kind.RECEIVED, self.name_of(delivery), value=delivery.receipt)
         return batch
+
+    def _show_again(self) -> None:
+        hidden = [stored for stored in self._stored.values() if stored.visible_at > self._clock.monotonic()]
+        if hidden and self._dice.hit("shows_again", self.faults.shows_again):
+            self._dice.rng.choice(hidden).visible_at = 0.0
 
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
         receipts: list[Receipt] = [delivery.receipt for delivery in deliveries]

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 import random
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,8 +14,10 @@ from typing import Final
 import structlog
 
 from flowcatalyst.config import PoolSettings
-from flowcatalyst.engine import Engine
-from flowcatalyst.errors import ConnectError
+from flowcatalyst.delivery.contract import Response
+from flowcatalyst.errors import ConnectError, DeliveryError
+from flowcatalyst.routing.breaker import Breakers
+from flowcatalyst.routing.pool import Pool
 from flowcatalyst.simulation.endpoint import Behaviour, SimulatedHttp, respond
 from flowcatalyst.simulation.history import Event
 from flowcatalyst.simulation.large_queue import LargeQueue
@@ -23,7 +25,7 @@ from flowcatalyst.simulation.loop import SeededLoop, run_seeded
 from flowcatalyst.simulation.queue import Dice
 from flowcatalyst.simulation.scenario import Endpoint, Latency, Outage, PoolChange, Restart, Scenario
 from flowcatalyst.simulation.traffic import arrivals_of
-from flowcatalyst.simulation.world import World, _WitnessedEngine
+from flowcatalyst.simulation.world import World
 
 LOOK_EVERY_S: Final = 1.0  # an open breaker stays open for five times as long, so no opening is missed
 SETTLE_S: Final = 1.0  # after the last message left its queue, for the router to see it
@@ -37,7 +39,9 @@ class Observed:
 
     breaker_openings: Counter[str] = field(default_factory=Counter)  # by endpoint
     permit_waits: Counter[str] = field(default_factory=Counter)  # by pool: how often it had to wait for a permit
-    permit_wait_s: Counter[str] = field(default_factory=Counter)  # by pool: about how long in all
+    permit_wait_s: defaultdict[str, float] = field(
+        default_factory=lambda: defaultdict(float)
+    )  # by pool: about how long in all
 
 
 @dataclass(slots=True)
@@ -47,6 +51,7 @@ class Run:
     scenario: Scenario
     seed: int
     events: list[Event]
+    events_to_end: int  # those after are of the router that is stopped because the simulation is over
     observed: Observed
     ended_at: float
     drained: bool  # everything left its queue before the time was over
@@ -95,10 +100,10 @@ async def _live(loop: SeededLoop, scenario: Scenario, seed: int) -> Run:
     looking.cancel()
     if drained:
         world.note_idle()
-    ended_at = loop.time()
+    ended_at, events_to_end = loop.time(), len(world.history)
     await operator.end_router("stop")
     world.note_end()
-    return Run(scenario, seed, world.history.events, operator.observed, ended_at, drained, errors)
+    return Run(scenario, seed, world.history.events, events_to_end, operator.observed, ended_at, drained, errors)
 
 
 async def _publish(queue: LargeQueue, scenario: Scenario, seed: int) -> None:
@@ -111,7 +116,7 @@ async def _publish(queue: LargeQueue, scenario: Scenario, seed: int) -> None:
 
 async def _drain(world: World, until: float) -> bool:
     """Wait until everything is done; false if that takes too long."""
-    while not world.is_done and world.loop.time() < until:
+    while not world.is_done and world.loop.time() < until:  # noqa: ASYNC110 - a look on virtual time costs nothing
         await asyncio.sleep(LOOK_EVERY_S)
     done = world.is_done
     await asyncio.sleep(SETTLE_S)
@@ -160,19 +165,19 @@ class _Operator:
             await asyncio.sleep(LOOK_EVERY_S)
             engine = self._world.engine
             if engine is not None:
-                self._count_openings(engine)
-                self._count_permit_waits(engine)
+                self._count_openings(engine.breakers)
+                self._count_permit_waits(engine.made_pools)
 
-    def _count_openings(self, engine: Engine) -> None:
-        for endpoint, breaker in engine.breakers.items():
+    def _count_openings(self, breakers: Breakers) -> None:
+        for endpoint, breaker in breakers.items():
             opening = (self._world.life, endpoint, breaker.opened_at)
             if breaker.opened_at and opening not in self._openings:
                 self._openings.add(opening)
                 self.observed.breaker_openings[endpoint] += 1
 
-    def _count_permit_waits(self, engine: _WitnessedEngine) -> None:
+    def _count_permit_waits(self, pools: Iterable[Pool]) -> None:
         now = self._world.loop.time()
-        for pool in engine.made_pools:
+        for pool in pools:
             # The pool has no word of its own for this yet.
             scheduler, rate = pool._scheduler, pool._rate  # noqa: SLF001
             if rate.per_minute is not None and scheduler.has_ready and rate.next_permit_at(now) > now:
@@ -199,16 +204,16 @@ class _Operator:
 def _behaviour(endpoint: Endpoint, rng: random.Random) -> Behaviour:
     """How an endpoint answers, as the simulated HTTP client asks it."""
     failure, success = respond(endpoint.error_status), respond(200)
-    outages = {id(outage): _outage_behaviour(outage) for outage in endpoint.outages}
+    outages = [(outage, _outage_behaviour(outage)) for outage in endpoint.outages]
 
-    def answer(now: float, message_id: str) -> object:
-        for outage in endpoint.outages:
+    def answer(now: float, message_id: str) -> tuple[float, Response | DeliveryError]:
+        for outage, fail in outages:
             if outage.begin <= now < outage.end:
-                return outages[id(outage)](now, message_id)
+                return fail(now, message_id)
         failed = endpoint.error_rate > 0 and rng.random() < endpoint.error_rate
         return _latency_s(endpoint.latency, rng), failure if failed else success
 
-    return answer  # type: ignore[return-value]
+    return answer
 
 
 def _outage_behaviour(outage: Outage) -> Behaviour:

@@ -5,6 +5,7 @@ A time is a number of seconds, or text such as "250ms", "20m" or "1h30m". Times 
 
 import re
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -177,9 +178,7 @@ class PoolChange(_Section):
 
     def applied_to(self, settings: PoolSettings) -> PoolSettings:
         named = self.model_dump(include=self.model_fields_set - {"at", "pool"})
-        return settings.model_copy(
-            update={name: None if value == "none" else value for name, value in named.items()}
-        )
+        return settings.model_copy(update={name: None if value == "none" else value for name, value in named.items()})
 
 
 class Scenario(_Section):
@@ -214,6 +213,7 @@ class Scenario(_Section):
                 )
         for number, change in enumerate(self.changes):
             _known(f"changes.{number}.pool", change.pool, pools, "pools")
+        self._check_times()
         self._check_restarts()
         self._check_size()
         return self
@@ -226,6 +226,17 @@ class Scenario(_Section):
                 names = [stream.endpoint, *(f"{stream.endpoint}-{n}" for n in range(2, len(self.traffic) + 2))]
                 stream.name = next(name for name in names if name not in taken)
                 taken.add(stream.name)
+
+    def _check_times(self) -> None:
+        end = self.duration + self.drain_limit
+        sections: dict[str, Sequence[Restart | PoolChange]] = {"restarts": self.restarts, "changes": self.changes}
+        for section, acts in sections.items():
+            for number, act in enumerate(acts):
+                if act.at >= end:
+                    raise ValueError(
+                        f"{section}.{number} is at {act.at:g} s, but the simulation ends at {end:g} s at the latest: "
+                        "move it or lengthen duration"
+                    )
 
     def _check_restarts(self) -> None:
         up_at = 0.0
@@ -292,7 +303,8 @@ def _problem(one: Any) -> str:
     where = ".".join(str(part) for part in one["loc"] if part not in ("int", "float", "literal['none']"))
     said = _WORDS.get(one["type"]) or one["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if one["type"] == "string_pattern_mismatch":
-        said = f"cannot be {one['input']!r}: use lower-case letters, digits, dots and dashes"
+        letters = "letters" if where.startswith("traffic") else "lower-case letters"
+        said = f"cannot be {one['input']!r}: use {letters}, digits, dots and dashes"
     return f"{where} {said}".strip()
 
 

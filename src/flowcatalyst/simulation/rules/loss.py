@@ -33,9 +33,9 @@ def nothing_lost(events: Sequence[Event], promises: Promises) -> Iterator[Violat
         if event.kind is Kind.BURIED or (event.kind is Kind.ANSWER and event.value.result is Result.SUCCESS):
             finished.add(messages.original(event.message))
         elif event.kind is Kind.ENDED:
-            there = {messages.original(name) for name in event.value}
+            accounted = finished | {messages.original(name) for name in event.value}
             for name in messages.facts:
-                if messages.original(name) not in finished | there:
+                if messages.original(name) not in accounted:
                     yield Violation(event.at, name, "neither delivered nor buried nor in its queue")
 
 

@@ -19,7 +19,7 @@ PURE = [
     SOURCE / "simulation" / "history.py",
     SOURCE / "simulation" / "checker.py",
     *sorted((SOURCE / "simulation" / "rules").glob("*.py")),
-    *(SOURCE / "routing" / f"{name}.py" for name in ("groups", "policy", "rate", "breaker", "tracker", "limits")),
+    *(SOURCE / "routing" / f"{name}.py" for name in ("groups", "policy", "rate", "breaker", "tracker", "limits", "fence")),
 ]
 # Call -> files that are its home. Everybody else gets a clock, an id source or `Tasks` handed in.
 BANNED = {

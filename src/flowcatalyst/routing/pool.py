@@ -6,6 +6,7 @@ slot: one timer per pool ends the earliest of them.
 """
 
 import asyncio
+from typing import Final
 
 from flowcatalyst.message import (
     DEFAULT_POOL,
@@ -28,6 +29,8 @@ from flowcatalyst.routing.pool_tools import PoolTools, Wait
 from flowcatalyst.routing.rate import SlidingWindow
 from flowcatalyst.tasks import uninterrupted
 
+LEASE_PATIENCE_S: Final = 1.0
+
 
 class Pool:
     """A bound on concurrency and rate, and the groups that share it."""
@@ -41,6 +44,7 @@ class Pool:
         self.retiring = False  # no longer configured: ends what it has
         self._tools = tools
         self._now = tools.clock.monotonic
+        self._fence = tools.fence
         self._scheduler = GroupScheduler()
         self._rate = SlidingWindow(limits.rate_per_minute)
         self._slots: dict[asyncio.Task[None], None] = {}  # in the order they began
@@ -213,9 +217,9 @@ class Pool:
     def _pump(self) -> None:
         """Fill free slots, as many as there are groups and permits for."""
         self._pump_is_due = False
-        if self.draining:
-            return
         now = self._now()
+        if self.draining or not self._fence.allows(now):
+            return
         self._scheduler.end_holds(now)
         wanted = min(self.limits.concurrency - len(self._slots), self._scheduler.ready_count)
         permits = self._rate.available(now)
@@ -240,10 +244,15 @@ class Pool:
     def _next(self) -> Delivery | None:
         """The next message that may start now, with its permit taken; otherwise None and the timer is set."""
         now = self._now()
+        if not self._fence.allows(now):
+            return None  # another router may be at work by now
         self._scheduler.end_holds(now)
         while self._scheduler.has_ready and self._rate.next_permit_at(now) <= now:
             delivery = self._scheduler.take()
             assert delivery is not None
+            if self._lost_its_lease(delivery):
+                self._hold(delivery, LEASE_PATIENCE_S, "its lease ran out: its queue has to confirm that it is ours")
+                continue
             breaker = self._tools.breakers.get(self._tools.endpoint_of(delivery.pointer.mediation_target))
             probe_at = breaker.admit(now)
             if probe_at is None:
@@ -254,6 +263,15 @@ class Pool:
             self._wait_for_breaker(delivery, probe_at - now)
         self._arm()
         return None
+
+    def _lost_its_lease(self, delivery: Delivery) -> bool:
+        """Its queue may have given it to another router, for instance while this process was paused.
+
+        The lease keeper finds out. A queue that does not keep order cannot help: there it stays ours.
+        """
+        if not delivery.source.capabilities.ordered_redelivery:
+            return False
+        return 0.0 < delivery.lease_until <= self._tools.clock.wall()
 
     async def _process(self, delivery: Delivery) -> None:
         """One attempt and what follows from it."""

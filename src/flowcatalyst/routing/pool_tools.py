@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flowcatalyst.clock import Clock
@@ -10,6 +10,7 @@ from flowcatalyst.message import Delivery, MessagePointer, Outcome, Verdict
 from flowcatalyst.operations.warnings import WarningSink
 from flowcatalyst.routing import policy
 from flowcatalyst.routing.breaker import Breakers
+from flowcatalyst.routing.fence import Fence
 
 
 class Attempts(Protocol):
@@ -40,6 +41,7 @@ class PoolTools:
     clock: Clock
     spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
     delays: policy.Delays = policy.DEFAULT_DELAYS
+    fence: Fence = field(default_factory=Fence)
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,51 +1,95 @@
 """Composition root: builds everything from the settings and opens and closes it in order."""
 
+import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from socket import gethostname
+from typing import Final
 
 from flowcatalyst.clock import Clock, IdSource, SystemClock
 from flowcatalyst.config import HttpSettings, Settings
+from flowcatalyst.delivery.contract import HttpClient
 from flowcatalyst.delivery.egress import EgressGuard
 from flowcatalyst.delivery.http1 import Http1Client
 from flowcatalyst.delivery.http2 import Http2Client
 from flowcatalyst.delivery.mediator import Mediator
 from flowcatalyst.engine import Engine
-from flowcatalyst.errors import ConfigurationError
+from flowcatalyst.errors import ConfigurationError, FlowCatalystError
 from flowcatalyst.observe.logs import AttemptLogger
+from flowcatalyst.operations.config_source import sources_from
+from flowcatalyst.operations.config_sync import ConfigSync
 from flowcatalyst.operations.dead_letters import DeadLetters
+from flowcatalyst.operations.notify import Notifier
+from flowcatalyst.operations.router_config import QueueConfig, RouterConfig, difference
+from flowcatalyst.operations.standby import Standby
 from flowcatalyst.operations.warnings import WarningLog
+from flowcatalyst.queue_factory import QueueFactory
+from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.queues.embedded import EmbeddedQueue
 from flowcatalyst.queues.embedded_store import EmbeddedStore
+from flowcatalyst.queues.settle import Settler
+from flowcatalyst.routing.breaker import Breakers
+from flowcatalyst.routing.fence import Fence
+from flowcatalyst.routing.router import Router
+from flowcatalyst.routing.tracker import InFlightTracker
+from flowcatalyst.tasks import Tasks
 from flowcatalyst.web.order_judge import OrderJudge
+
+NOTIFY_AT_STOP_S: Final = 3.0
 
 
 class App:
-    """A whole router in one process: embedded queues in, HTTP out."""
+    """A whole router in one process: its files, its configuration, and the engine while it is the one at work."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.ids = IdSource(self.clock)
+        self.identity = f"{gethostname()}-{os.getpid()}-{self.ids.tsid()}"  # new at each start
         self.warnings = WarningLog(self.clock)
         self.judge = OrderJudge()  # of the built-in receivers
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
-        self.queues = {
-            name: EmbeddedQueue(self.store, name, visibility_s=settings.embedded.visibility_s)
-            for name in settings.embedded.queues
-        }
-        self.engine = Engine(self.dead_letters, self.warnings, self.clock)
-        self.tracker = self.engine.tracker
-        self.breakers = self.engine.breakers
-        self.router = self.engine.router
-        self.settlers = self.engine.settlers
-        self.consumers = self.engine.consumers
+        self.factory = QueueFactory(self.store, settings.embedded.queues, settings.embedded.visibility_s)
+        self.fence = Fence()
+        self.engine = self._new_engine()  # of the present or latest term of work
+        self.config = _config_of(settings)
+        self.sync: ConfigSync | None = None
+        self.standby: Standby | None = None
+        self.started = False
+        self.stopping = False
+        self.at_work = False  # polls its queues: not while it is a standby
+        self._changing = asyncio.Lock()  # a term begins, or a configuration is applied
+
+    # What others look at; it belongs to the engine of the present term.
 
     @property
-    def stopping(self) -> bool:
-        return self.engine.stopping
+    def queues(self) -> dict[str, EmbeddedQueue]:
+        """The queues one can publish to, by name."""
+        return self.factory.embedded
+
+    @property
+    def tracker(self) -> InFlightTracker:
+        return self.engine.tracker
+
+    @property
+    def breakers(self) -> Breakers:
+        return self.engine.breakers
+
+    @property
+    def router(self) -> Router:
+        return self.engine.router
+
+    @property
+    def settlers(self) -> dict[str, Settler]:
+        return self.engine.settlers
+
+    @property
+    def consumers(self) -> dict[str, Consumer]:
+        return self.engine.consumers
 
     @property
     def stopped_clean(self) -> bool:
@@ -79,25 +123,143 @@ class App:
         async with AsyncExitStack() as stack:
             await self.dead_letters.open()
             stack.push_async_callback(self.dead_letters.close)
-            for queue in self.queues.values():
-                await queue.open()
-                stack.push_async_callback(queue.close)
+            stack.push_async_callback(self.factory.close_all)
+            await self.factory.open_embedded()
             yield
 
     @asynccontextmanager
     async def routing(self) -> AsyncIterator[None]:
-        """Poll, deliver and settle from here to the end of the block, then drain."""
-        mediator = _build_mediator(self.settings, self.clock)
-        pools = {pool.code: pool.limits() for pool in self.settings.pools}
-        self.engine.start(self.queues, pools, mediator, AttemptLogger(self.clock), self.settings.retry.delays())
+        """Be a router from here to the end of the block: primary at once, or when the standby lock says so."""
+        tasks = Tasks()
+        async with AsyncExitStack() as stack:
+            self._clients = _build_clients(self.settings, self.clock)
+            stack.push_async_callback(self._clients.close)
+            notifier = self._start_notifier(tasks)
+            if notifier is not None:
+                stack.push_async_callback(notifier.flush, NOTIFY_AT_STOP_S)
+            stack.push_async_callback(tasks.cancel)  # before the flush
+            await self._start_sync(tasks)
+            async with self._whenever_primary():
+                self.started = True
+                try:
+                    yield
+                finally:
+                    self.stopping = True
+
+    def _start_notifier(self, tasks: Tasks) -> Notifier | None:
+        settings = self.settings.notifications
+        if settings.webhook_url is None:
+            return None
+        client = self._clients.http if settings.webhook_url.startswith("http:") else self._clients.https
+        notifier = Notifier(settings, client, self.clock, self.warnings, self.identity)
+        tasks.spawn(notifier.run(), "notify")
+        return notifier
+
+    async def _start_sync(self, tasks: Tasks) -> None:
+        """Learn pools and queues from elsewhere, if so configured. Raises `ConfigSyncFailedError`."""
+        settings = self.settings.sync
+        if settings.config_url is None:
+            return
+        self.sync = ConfigSync(
+            settings,
+            sources_from(settings.config_url),
+            self.clock,
+            self.warnings,
+            self.apply,
+            lambda: self.router.pools,
+        )
+        await self.sync.first_sync()
+        tasks.spawn(self.sync.run(), "sync configuration")
+
+    @asynccontextmanager
+    async def _whenever_primary(self) -> AsyncIterator[None]:
+        if self.settings.standby.redis_url is None:
+            async with self._at_work_now():
+                yield
+            return
+        self.standby = Standby(self.settings.standby, self.clock, self.identity, self.warnings, self.fence)
+        waiting = Tasks().spawn(self.standby.run(self._at_work_now), "standby")
         try:
             yield
         finally:
-            await self.engine.stop()
-            await mediator.close()
+            self.standby.stop()
+            await waiting
+
+    @asynccontextmanager
+    async def _at_work_now(self) -> AsyncIterator[None]:
+        """One term of work: poll, deliver and settle from here to the end of the block, then drain."""
+        async with self._changing:
+            self.engine = engine = self._new_engine()
+            opened = {name: await self.factory.open(config) for name, config in self.config.queues.items()}
+            engine.start(
+                opened,
+                self.config.pools,
+                Mediator(self._clients.http, self._clients.https, self.clock),
+                AttemptLogger(self.clock),
+                self.settings.retry.delays(),
+                {name: config.connections for name, config in self.config.queues.items()},
+                self.factory.close,
+            )
+            self.at_work = True
+        try:
+            yield
+        finally:
+            async with self._changing:
+                self.at_work = False
+            await engine.stop()
+            for name, queue in engine.queues.items():
+                await self.factory.close(name, queue)
+
+    def _new_engine(self) -> Engine:
+        return Engine(self.dead_letters, self.warnings, self.clock, self.fence)
+
+    async def apply(self, config: RouterConfig) -> None:
+        """Put a configuration in force: at once if at work, else at the next term."""
+        async with self._changing:
+            before, self.config = self.config, config
+            if not self.at_work:
+                return
+            self.engine.apply_pools(config.pools)
+            changes = difference(before.queues, config.queues)
+            for name in (*changes.removed, *changes.changed):
+                if name in self.engine.consumers:
+                    self.engine.remove_queue(name)
+            problems = [await self._add_queue(config.queues[name]) for name in (*changes.added, *changes.changed)]
+            if failed := [problem for problem in problems if problem]:
+                missing = {name: queue for name, queue in config.queues.items() if name in self.engine.consumers}
+                self.config = RouterConfig(config.pools, missing)
+                raise ConfigurationError("; ".join(failed))
+
+    async def _add_queue(self, config: QueueConfig) -> str:
+        """Poll one more queue; what is wrong with it, or nothing."""
+        try:
+            queue = await self.factory.open(config)
+        except FlowCatalystError as error:
+            return f"queue {config.name} cannot be opened: {error}"
+        self.engine.add_queue(config.name, queue, config.connections)
+        return ""
 
 
-def _build_mediator(settings: Settings, clock: Clock) -> Mediator:
+def _config_of(settings: Settings) -> RouterConfig:
+    """Pools and queues as the settings have them."""
+    pools = {pool.code: pool.limits() for pool in settings.pools}
+    return RouterConfig(pools, {name: QueueConfig(name, f"embedded:{name}") for name in settings.embedded.queues})
+
+
+@dataclass(slots=True, frozen=True)
+class _Clients:
+    """The HTTP clients of a process."""
+
+    http: HttpClient
+    https: HttpClient
+
+    async def close(self) -> None:
+        await self.http.close()
+        if self.https is not self.http:
+            await self.https.close()
+
+
+def _build_clients(settings: Settings, clock: Clock) -> _Clients:
     http = settings.mediator.http
     guard = EgressGuard(allow_private=settings.egress.allow_private, allowed_networks=settings.egress.allowed_networks)
     http1 = Http1Client(
@@ -109,7 +271,7 @@ def _build_mediator(settings: Settings, clock: Clock) -> Mediator:
         clock=clock,
     )
     if http.version == "HTTP_1_1":
-        return Mediator(http1, http1, clock)
+        return _Clients(http1, http1)
     http2 = Http2Client(
         guard=guard,
         connect_timeout_s=http.connect_timeout_ms / 1000,
@@ -117,7 +279,7 @@ def _build_mediator(settings: Settings, clock: Clock) -> Mediator:
         root_certificates_pem=None if http.ca_file is None else http.ca_file.read_bytes(),
         clock=clock,
     )
-    return Mediator(http1, http2, clock)
+    return _Clients(http1, http2)
 
 
 def _ssl_context(http: HttpSettings) -> ssl.SSLContext | None:

@@ -4,16 +4,26 @@ A setting comes from the command line, else from the environment (`FLOWCATALYST_
 underscores: `FLOWCATALYST_MEDIATOR__HTTP__VERSION`), else from `flowcatalyst.toml`, else it is the default here.
 """
 
+import os
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic_core import from_json
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
 
+from flowcatalyst.credentials import Account, KeyEntry, read_accounts, read_keys
 from flowcatalyst.errors import ConfigurationError
 from flowcatalyst.message import DEFAULT_POOL
 from flowcatalyst.routing.groups import FailureScope
@@ -21,6 +31,7 @@ from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.policy import Delays
 
 DEFAULT_FILE = Path("flowcatalyst.toml")
+CONFIG_URL_VARIABLE = "MESSAGE_ROUTER_CONFIG_URL"  # the name that operators know from 002
 
 
 class _Section(BaseModel):
@@ -96,7 +107,11 @@ class RetrySettings(_Section):
 class EgressSettings(_Section):
     """Which addresses messages may be delivered to."""
 
-    allow_private: bool = Field(True, description="Allow loopback, private and other special addresses as targets")
+    allow_private: bool = Field(
+        True,
+        description="Allow loopback, private and other special addresses as targets; unset and with a host that is no "
+        "loopback address: False",
+    )
     allowed_networks: list[str] = Field(
         default_factory=list, description="Networks that are allowed although private ones are not, as 10.1.0.0/16"
     )
@@ -158,12 +173,42 @@ class AuthSettings(_Section):
     mode: Literal["none", "api_key", "basic"] = Field(
         "none", description="none (on loopback only), api_key (header X-API-Key or Bearer) or basic"
     )
-    admin: list[str] = Field(
+    admin: Annotated[list[str], NoDecode] = Field(
         default_factory=list,
         description="Who may read and change: hashes made by `flowcatalyst hash-key`; with basic, name:hash",
     )
-    read_only: list[str] = Field(default_factory=list, description="Who may only read, in the same form")
+    read_only: Annotated[list[str], NoDecode] = Field(
+        default_factory=list, description="Who may only read, in the same form"
+    )
     open_probes: bool = Field(True, description="Answer health probes and metrics without credentials")
+
+    @field_validator("admin", "read_only", mode="before")
+    @classmethod
+    def _splits_a_variable(cls, value: object) -> object:
+        """A variable of the environment holds a JSON list like all others, or entries separated by commas."""
+        if not isinstance(value, str):
+            return value
+        if value.lstrip().startswith("["):
+            try:
+                return from_json(value)
+            except ValueError:
+                raise ValueError("begins like a JSON list but is none") from None
+        return [entry.strip() for entry in value.split(",") if entry.strip()]
+
+    @model_validator(mode="after")
+    def _entries_can_be_read(self) -> Self:
+        if self.mode == "none":
+            return self
+        if not self.admin:
+            raise ValueError(f"has mode {self.mode} but no admin: add an entry, `flowcatalyst hash-key` makes one")
+        _ = self.keys() if self.mode == "api_key" else self.accounts()
+        return self
+
+    def keys(self) -> list[KeyEntry]:
+        return read_keys(self.admin, self.read_only)
+
+    def accounts(self) -> list[Account]:
+        return read_accounts(self.admin, self.read_only)
 
 
 class NotificationSettings(_Section):
@@ -210,18 +255,24 @@ class Settings(BaseSettings):
     notifications: NotificationSettings = Field(default_factory=NotificationSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
-    @field_validator("host")
-    @classmethod
-    def _is_loopback(cls, value: str) -> str:
-        if value != "localhost" and not ip_address(value).is_loopback:
-            raise ValueError("cannot be served: this version has no access control yet, so use 127.0.0.1 or a proxy")
-        return value
-
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
         for kind, names in (("pool", [pool.code for pool in self.pools]), ("queue", self.embedded.queues)):
             if twice := sorted({name for name in names if names.count(name) > 1}):
                 raise ValueError(f"name {kind} {', '.join(twice)} twice")
+        return self
+
+    @model_validator(mode="after")
+    def _is_safe_to_reach_from_elsewhere(self) -> Self:
+        if _is_loopback(self.host):
+            return self
+        if self.auth.mode == "none":
+            raise ValueError(
+                "have a host that others can reach but no access control yet: set auth.mode to api_key or basic and "
+                "auth.admin to what `flowcatalyst hash-key` prints, or host to 127.0.0.1"
+            )
+        if "allow_private" not in self.egress.model_fields_set:
+            self.egress = self.egress.model_copy(update={"allow_private": False})
         return self
 
     @classmethod
@@ -236,6 +287,13 @@ class Settings(BaseSettings):
         file = cls.toml_file
         toml = () if file is None else (TomlConfigSettingsSource(settings_cls, file),)
         return (init_settings, env_settings, *toml)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # a name, which may be anywhere
+        return False
 
 
 @dataclass(slots=True, frozen=True)
@@ -279,10 +337,14 @@ def load_settings(file: Path | None = None, **given: Any) -> Settings:
         settings: Settings = settings_of_file(**{name: value for name, value in given.items() if value is not None})
     except ValidationError as error:
         raise ConfigurationError(_in_words(error, source)) from None
+    except SettingsError as error:  # names the variable, not its value
+        raise ConfigurationError(f"wrong settings (environment): {error}; write lists and objects as JSON") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{source} is not valid TOML: {error}") from None
     except OSError as error:
         raise ConfigurationError(f"{source} cannot be read: {error.strerror}") from None
+    if settings.sync.config_url is None:
+        settings.sync.config_url = os.environ.get(CONFIG_URL_VARIABLE) or None
     return settings
 
 

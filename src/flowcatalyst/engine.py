@@ -4,7 +4,7 @@ It knows no settings, no files and no sockets, so the same code runs in producti
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +28,7 @@ from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.breaker import Breakers
+from flowcatalyst.routing.fence import Fence
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.policy import DEFAULT_DELAYS, Delays
 from flowcatalyst.routing.pool import Pool
@@ -39,6 +40,9 @@ from flowcatalyst.tasks import Tasks
 CONSUMER_STOP_S: Final = 25.0
 POOL_DRAIN_S: Final = 30.0
 SETTLE_S: Final = 10.0
+WINDOW_PERIOD_S: Final = 30.0
+
+OnLeft = Callable[[str, Queue], Awaitable[None]]
 
 log = structlog.get_logger("flowcatalyst.engine")
 
@@ -56,7 +60,9 @@ class _Leaving:
 class Engine:
     """Everything between the queues and the HTTP clients. Starts once and stops once."""
 
-    def __init__(self, dead_letters: DeadLetterSink, warnings: WarningSink, clock: Clock) -> None:
+    def __init__(
+        self, dead_letters: DeadLetterSink, warnings: WarningSink, clock: Clock, fence: Fence | None = None
+    ) -> None:
         self.tracker = InFlightTracker()
         self.breakers = Breakers()
         self.router = Router(self.tracker, warnings, self._make_pool)
@@ -68,7 +74,8 @@ class Engine:
         self._dead_letters = dead_letters
         self._warnings = warnings
         self._clock = clock
-        self._queues: dict[str, Queue] = {}
+        self._fence = fence or Fence()
+        self.queues: dict[str, Queue] = {}
         self._connections: dict[str, int] = {}
         self._leaving: list[_Leaving] = []
         self._tasks = Tasks()
@@ -83,8 +90,14 @@ class Engine:
         mediator: Attempts,
         attempt_log: AttemptLog,
         delays: Delays = DEFAULT_DELAYS,
+        connections: Mapping[str, int] | None = None,
+        on_left: OnLeft | None = None,
     ) -> None:
-        """Poll, deliver and settle from now on."""
+        """Poll, deliver and settle from now on. `connections`: pollers per queue, where it is not one.
+
+        `on_left` gets queues that were removed while running, when nothing of them is left here.
+        """
+        self._on_left = on_left
         self._pool_tools = PoolTools(
             mediator=mediator,
             breakers=self.breakers,
@@ -95,11 +108,12 @@ class Engine:
             clock=self._clock,
             spawn=self._slots.spawn,
             delays=delays,
+            fence=self._fence,
         )
         self.router.apply(pools)
         for name, queue in queues.items():
-            self.add_queue(name, queue)
-        self._add_watches(min(queue.capabilities.visibility_s for queue in queues.values()) / 4)
+            self.add_queue(name, queue, (connections or {}).get(name, 1))
+        self._add_watches(min((queue.capabilities.visibility_s for queue in queues.values()), default=60.0) / 4)
         self.watches.start(self._tasks)
         log.info("router_started", action="router_started", queues=list(queues), pools=list(pools))
 
@@ -113,6 +127,15 @@ class Engine:
         leaks = LeakDetector(self.tracker, self.router, self.settlers, self.consumers, warnings)
         watches.add("leaks", LEAK_PERIOD_S, leaks.look)
 
+        watches.add("pool windows", WINDOW_PERIOD_S, self._take_window_snapshots)
+
+    async def _take_window_snapshots(self) -> None:
+        now = self._clock.monotonic()
+        for number, pool in enumerate(self.router.all_pools(), 1):
+            pool.windows.snapshot(now)
+            if number % 100 == 0:
+                await asyncio.sleep(0)
+
     async def _evict_idle_breakers(self) -> None:
         self.breakers.evict_idle(self._clock.monotonic())
 
@@ -124,7 +147,7 @@ class Engine:
 
     def add_queue(self, name: str, queue: Queue, connections: int = 1) -> None:
         """Poll one more queue. Only a queue that locks groups is polled more than once at a time."""
-        self._queues[name] = queue
+        self.queues[name] = queue
         self._connections[name] = connections if queue.capabilities.locks_groups else 1
         settler = self.settlers[name] = Settler(queue, self.tracker)
         self.consumers[name] = Consumer(queue, settler, self.router, self._dead_letters, self._warnings, self._clock)
@@ -137,7 +160,7 @@ class Engine:
         consumer = self.consumers.pop(name)
         consumer.stop()
         settler = self.settlers.pop(name)
-        self._leaving.append(_Leaving(name, self._queues.pop(name), settler, self._consuming.pop(name)))
+        self._leaving.append(_Leaving(name, self.queues.pop(name), settler, self._consuming.pop(name)))
 
     async def forget_left(self) -> None:
         """Close removed queues of which nothing is left here, and drop removed pools; to be called now and then."""
@@ -147,7 +170,8 @@ class Engine:
             if leaving.settler not in busy and leaving.settler.is_idle and all(task.done() for task in leaving.polling):
                 self._leaving.remove(leaving)
                 self._settling.pop(leaving.settler).cancel()
-                await leaving.queue.close()
+                if self._on_left is not None:
+                    await self._on_left(leaving.name, leaving.queue)
                 log.info("queue_left", action="queue_left", queue=leaving.name)
 
     def restart_consumer(self, name: str) -> None:

@@ -60,7 +60,12 @@ async def test_a_consumer_that_waits_for_room_is_up(router: Running) -> None:
 
     await until(polled)
     for pool in router.app.router.pools.values():
-        pool.draining = True  # takes nothing
+        pool._capacity = 0
+
+    async def waits() -> bool:
+        return all(consumer.waits_for_room for consumer in router.app.consumers.values())
+
+    await until(waits)
     clock = router.app.clock = LateClock()
     clock.ahead_s = 61.0
     answer = await router.client.get("/health")

@@ -101,7 +101,7 @@ async def test_queues_tell_what_they_hold(router: Running) -> None:
     async with raw_server(gate) as endpoint:
         await router.client.post("/api/messages?queue=low", {"mediationTarget": endpoint.url()})
         await endpoint.until(lambda server: len(server.requests) == 1)
-        queues = {queue["name"]: queue for queue in (await router.client.get("/monitoring/queues")).json}
+        queues = {queue["name"]: queue for queue in (await router.client.get("/monitoring/queue-stats")).json}
         assert list(queues) == ["default", "high", "medium", "low"]
         low = queues["low"]
         assert (low["waiting"], low["leased"], low["delayed"]) == (0, 1, 0)

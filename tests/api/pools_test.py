@@ -11,10 +11,25 @@ async def pool(router: Running, code: str) -> dict[str, Any]:
 
 
 async def test_pool_stats_show_limits_load_and_counts(router: Running) -> None:
+    await pool(router, "POOL-LOW")
     await router.client.post("/api/seed/messages?count=20&queue=low")
     await router.until_settled()
     stats = await pool(router, "POOL-LOW")
-    assert stats.pop("meanAttemptMs") > 0
+    mean, p95 = stats.pop("meanAttemptMs"), stats.pop("p95AttemptMs")
+    assert mean > 0
+    assert p95 > 0
+    for window in (stats.pop("last5Minutes"), stats.pop("last30Minutes")):
+        assert 0 <= window.pop("seconds") < 60
+        assert window == {
+            "delivered": 20,
+            "deadLettered": 0,
+            "givenBack": 0,
+            "retried": 0,
+            "rateLimitWaits": 0,
+            "attempts": {"SUCCESS": 20, "ERROR_PROCESS": 0, "ERROR_CONFIG": 0, "ERROR_CONNECTION": 0},
+            "meanAttemptMs": mean,
+            "p95AttemptMs": p95,
+        }
     assert stats == {
         "code": "POOL-LOW",
         "concurrency": 2,
@@ -34,6 +49,29 @@ async def test_pool_stats_show_limits_load_and_counts(router: Running) -> None:
         "attempts": {"SUCCESS": 20, "ERROR_PROCESS": 0, "ERROR_CONFIG": 0, "ERROR_CONNECTION": 0},
         "draining": False,
     }
+
+
+async def test_windows_forget_what_all_time_remembers(router: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead_s = 0.0
+    monotonic = router.app.clock.monotonic
+
+    async def later(seconds: float) -> dict[str, Any]:
+        nonlocal ahead_s
+        ahead_s += seconds
+        with monkeypatch.context() as patch:
+            patch.setattr(router.app.clock, "monotonic", lambda: monotonic() + ahead_s)
+            return await pool(router, "POOL-LOW")
+
+    await later(0.0)
+    await router.client.post("/api/seed/messages?count=5&queue=low")
+    await router.until_settled()
+    stats = await later(40.0)
+    assert (stats["last5Minutes"]["delivered"], stats["last30Minutes"]["delivered"]) == (5, 5)
+    stats = await later(301.0)
+    assert (stats["last5Minutes"]["delivered"], stats["last30Minutes"]["delivered"]) == (0, 5)
+    assert (stats["last5Minutes"]["meanAttemptMs"], stats["last5Minutes"]["p95AttemptMs"]) == (None, None)
+    stats = await later(1801.0)
+    assert (stats["delivered"], stats["last30Minutes"]["delivered"]) == (5, 0)
 
 
 async def test_limits_change_while_the_pool_runs_and_what_is_left_out_stays(router: Running) -> None:
@@ -84,6 +122,11 @@ async def test_a_wrong_change_says_why_and_changes_nothing(idle_router: Running,
     before = idle_router.app.router.pools["POOL-LOW"].limits
     (await idle_router.client.put("/monitoring/pools/POOL-LOW", change)).assert_problem(400, *words)
     assert idle_router.app.router.pools["POOL-LOW"].limits == before
+
+
+async def test_a_changed_pool_answers_with_its_windows_too(router: Running) -> None:
+    answer = await router.client.put("/monitoring/pools/POOL-LOW", {"concurrency": 3})
+    assert answer.json["last5Minutes"]["delivered"] == answer.json["last30Minutes"]["delivered"] == 0
 
 
 @on_idle_router

@@ -101,7 +101,7 @@ class Running:
         """Wait until the queues are empty and the router owns nothing."""
 
         async def nothing_left() -> bool:
-            queues = (await self.client.get("/monitoring/queues")).json
+            queues = (await self.client.get("/monitoring/queue-stats")).json
             left = sum(queue["waiting"] + queue["leased"] + queue["delayed"] for queue in queues)
             return not left and not len(self.app.tracker)
 

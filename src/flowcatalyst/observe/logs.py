@@ -28,6 +28,11 @@ _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": loggi
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
+def flush_logs() -> None:
+    """Write what still waits; for a process that ends without the usual ceremony."""
+    _opened.close()
+
+
 class LineSink:
     """Writes lines to a file, soon. While no event loop runs, at once.
 
@@ -86,7 +91,8 @@ def configure_logs(level: str, log_format: LogFormat, file: Path | None = None) 
     _opened.callback(sink.flush)
     if for_people:
         in_colour = file is None and sys.stderr.isatty()
-        renderer = structlog.dev.ConsoleRenderer(colors=in_colour)
+        # Not the one with local variables, which hold keys and tokens.
+        renderer = structlog.dev.ConsoleRenderer(colors=in_colour, exception_formatter=structlog.dev.plain_traceback)
         processors += [_without_action, lambda *event: renderer(*event).encode()]
     else:
         processors += [structlog.processors.format_exc_info, _render_json]

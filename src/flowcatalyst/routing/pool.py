@@ -20,6 +20,7 @@ from flowcatalyst.message import (
     Verdict,
 )
 from flowcatalyst.observe.stats import PoolStats
+from flowcatalyst.observe.windows import PoolWindows
 from flowcatalyst.operations.warnings import WarningCode
 from flowcatalyst.routing import policy
 from flowcatalyst.routing.breaker import Breaker
@@ -40,6 +41,7 @@ class Pool:
         self.limits = limits
         self._capacity = limits.effective_capacity
         self.stats = PoolStats()
+        self.windows = PoolWindows(self.stats, tools.clock.monotonic())
         self.draining = False  # for the end of the process: nothing starts any more
         self.retiring = False  # no longer configured: ends what it has
         self._tools = tools
@@ -307,9 +309,9 @@ class Pool:
         capabilities, max_attempts = delivery.source.capabilities, self.limits.max_delivery_attempts
         verdict = policy.decide(outcome, delivery, capabilities, max_attempts, tools.delays)
         if outcome.warning is not None:
-            target = delivery.pointer.mediation_target
+            endpoint = tools.endpoint_of(delivery.pointer.mediation_target)  # without the query: it may hold secrets
             tools.warnings.add(
-                WarningCode.CONFIGURATION, outcome.warning, f"{outcome.detail} from {target}", "mediator"
+                WarningCode.CONFIGURATION, outcome.warning, f"{outcome.detail} from {endpoint}", "mediator"
             )
         try:
             tools.log.attempt(self.code, delivery, outcome, verdict, duration_s)

@@ -8,41 +8,53 @@ from litestar.types import ControllerRouterHandler
 
 from flowcatalyst.app import App
 from flowcatalyst.observe.metrics import Metrics
+from flowcatalyst.web.access import access_guards
 from flowcatalyst.web.api import (
+    breakers,
+    configuration,
     dead_letters,
     health,
     home,
     in_flight,
     messages,
     metrics,
-    monitoring,
     pools,
+    queues,
     seed,
+    standby,
     test_endpoints,
+    warnings,
 )
 from flowcatalyst.web.dependencies import TestBench
-from flowcatalyst.web.openapi import document_problems, openapi_config
-from flowcatalyst.web.origin_guard import refuse_foreign_pages
+from flowcatalyst.web.openapi import document_access, document_problems, openapi_config
+from flowcatalyst.web.origin_guard import origin_guards
 from flowcatalyst.web.problems import EXCEPTION_HANDLERS, MAX_REQUEST_BYTES
 
 _ROUTES: Final[list[ControllerRouterHandler]] = [
     home.get_home,
     messages.send_messages,
-    seed.seed_messages,
-    test_endpoints.receive_message,
-    test_endpoints.get_test_stats,
-    test_endpoints.delete_test_stats,
-    test_endpoints.reset_test_stats,
     health.get_health,
     health.get_liveness,
     health.get_readiness,
+    health.get_startup,
+    health.get_monitoring_health,
     metrics.get_metrics,
     pools.get_pool_stats,
     pools.change_pool,
     in_flight.get_in_flight_messages,
-    monitoring.get_circuit_breakers,
-    monitoring.get_queues,
-    monitoring.get_warnings,
+    in_flight.check_in_flight,
+    breakers.get_circuit_breakers,
+    breakers.reset_circuit_breakers,
+    queues.get_queue_stats,
+    queues.get_consumer_health,
+    configuration.get_config,
+    configuration.reload_config,
+    standby.get_standby_status,
+    warnings.get_warnings,
+    warnings.acknowledge_warning,
+    warnings.acknowledge_warnings,
+    warnings.delete_warning,
+    warnings.delete_warnings,
     dead_letters.list_dead_letters,
     dead_letters.get_dead_letter,
     dead_letters.replay_dead_letter,
@@ -51,18 +63,28 @@ _ROUTES: Final[list[ControllerRouterHandler]] = [
     dead_letters.delete_dead_letters,
 ]
 
+# Receivers and traffic for trying things out; not served by a router in production.
+_TEST_BENCH: Final[list[ControllerRouterHandler]] = [
+    seed.seed_messages,
+    test_endpoints.receive_message,
+    test_endpoints.get_test_stats,
+    test_endpoints.delete_test_stats,
+    test_endpoints.reset_test_stats,
+]
 
-def build_api(app: App) -> Litestar:
+
+def build_api(app: App, *, with_test_bench: bool = True) -> Litestar:
     """The API of a router. It may be served before the router runs and after it stopped: then it answers 503."""
     bench, its_metrics = TestBench(app.judge, app.ids), Metrics(app)
+    auth = app.settings.auth
     api = Litestar(
-        route_handlers=_ROUTES,
+        route_handlers=[*_ROUTES, *(_TEST_BENCH if with_test_bench else [])],
         dependencies={
             "app": Provide(lambda: app, sync_to_thread=False),
             "bench": Provide(lambda: bench, sync_to_thread=False),
             "metrics": Provide(lambda: its_metrics, sync_to_thread=False),
         },
-        guards=[refuse_foreign_pages],
+        guards=[*origin_guards(auth.mode), *access_guards(auth, app.clock)],
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=openapi_config(),
         request_max_body_size=MAX_REQUEST_BYTES,
@@ -70,4 +92,5 @@ def build_api(app: App) -> Litestar:
         debug=False,
     )
     document_problems(api.openapi_schema)
+    document_access(api.openapi_schema, auth)
     return api

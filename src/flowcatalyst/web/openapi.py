@@ -1,6 +1,7 @@
 """The OpenAPI document and a page that shows it without any file from the Internet."""
 
 import html
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
@@ -9,9 +10,11 @@ import msgspec
 from litestar import Request, Response, Router
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, RequestBody
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, RequestBody, SecurityScheme
 
 from flowcatalyst import __version__
+from flowcatalyst.config import AuthSettings
+from flowcatalyst.web.access import PROBES, READING_METHODS, is_receiver
 from flowcatalyst.web.problems import PROBLEM_MEDIA_TYPE, Problem, ProblemError, problem_response
 
 DESCRIPTION: Final = """\
@@ -78,16 +81,56 @@ def inline_schema(body_type: Any) -> Any:
 
 def document_problems(document: Any) -> None:
     """Say for every operation that its errors are problem details."""
-    content = {PROBLEM_MEDIA_TYPE: OpenAPIMediaType(schema=inline_schema(Problem))}
-    answer = OpenAPIResponse(description="What went wrong, in a sentence", content=content)
-    for path_item in document.paths.values():
-        for method in ("get", "put", "post", "delete"):
-            operation = getattr(path_item, method)
+    for _, _, operation in _operations(document):
+        litestars = operation.responses.get("400")
+        if litestars is not None and PROBLEM_MEDIA_TYPE not in litestars.content:
+            del operation.responses["400"]
+        operation.responses["default"] = _problem("What went wrong, in a sentence")
+
+
+def document_access(document: Any, auth: AuthSettings) -> None:
+    """Say which credentials the auth mode in force asks for, and for which operations."""
+    schemes = _SECURITY_SCHEMES[auth.mode]
+    if not schemes:
+        return
+    document.components.security_schemes = schemes
+    needed: list[dict[str, list[str]]] = [{name: []} for name in schemes]
+    for path, method, operation in _operations(document):
+        if auth.open_probes and path in PROBES:
+            operation.security = []
+            continue
+        operation.security = [{}, *needed] if is_receiver(path, method) else needed
+        operation.responses["401"] = _problem("Credentials are missing or wrong")
+        if method not in READING_METHODS:
+            operation.responses["403"] = _problem("The credentials may only read, or a page of another origin asks")
+        if auth.mode == "basic":
+            operation.responses["429"] = _problem("Too many wrong passwords: try again in a second")
+
+
+_SECURITY_SCHEMES: Final = {
+    "none": {},
+    "api_key": {
+        "apiKey": SecurityScheme(type="apiKey", name="X-API-Key", security_scheme_in="header"),
+        "bearer": SecurityScheme(type="http", scheme="bearer", description="The same keys"),
+    },
+    "basic": {"basic": SecurityScheme(type="http", scheme="basic")},
+}
+
+
+def _operations(document: Any) -> Iterator[tuple[str, str, Any]]:
+    """Path, method and operation."""
+    for path, path_item in document.paths.items():
+        for method in ("GET", "PUT", "POST", "PATCH", "DELETE"):
+            operation = getattr(path_item, method.lower())
             if operation is not None:
-                litestars = operation.responses.get("400")
-                if litestars is not None and PROBLEM_MEDIA_TYPE not in litestars.content:
-                    del operation.responses["400"]
-                operation.responses["default"] = answer
+                yield path, method, operation
+
+
+def _problem(description: str) -> OpenAPIResponse:
+    return OpenAPIResponse(description=description, content=_PROBLEM_CONTENT)
+
+
+_PROBLEM_CONTENT: Final = {PROBLEM_MEDIA_TYPE: OpenAPIMediaType(schema=inline_schema(Problem))}
 
 
 _PAGE: Final = """<!doctype html>

@@ -1,33 +1,53 @@
-"""Keeps web pages of strangers away from an API that needs no credentials on loopback.
+"""Keeps web pages of strangers away from the API.
 
-A page from anywhere can make a browser on this machine send requests here. Two checks stop that: a changing request
-must come from our own pages or from no page at all, and the Host must be no name that a stranger could have pointed
-at 127.0.0.1 (DNS rebinding).
+A page from anywhere can make a browser send requests here. Two checks stop that: a changing request must come from our
+own pages or from no page at all, and the Host must be no name that a stranger could have pointed at 127.0.0.1 (DNS
+rebinding).
+
+Which of them are needed depends on what a browser does by itself. Without credentials, both are. With basic ones only
+the first: the browser adds the credentials to requests of any page, but not under another name, and a name is what
+people use to reach an API on the network. An API key is never added by a browser, so no page can misuse it.
 """
 
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler
+from litestar.types import Guard
 
+from flowcatalyst.web.access import READING_METHODS
 from flowcatalyst.web.problems import ProblemError
 
-_READING_METHODS = ("GET", "HEAD", "OPTIONS")
+
+def origin_guards(mode: Literal["none", "api_key", "basic"]) -> list[Guard]:
+    """The guards of every route that an auth mode needs against foreign pages."""
+    match mode:
+        case "none":
+            return [refuse_foreign_names, refuse_foreign_pages]
+        case "basic":
+            return [refuse_foreign_pages]
+        case "api_key":
+            return []
 
 
-async def refuse_foreign_pages(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """A Litestar guard for every route. It is async only because Litestar would run it in a thread otherwise."""
+# Both are async only because Litestar would run them in a thread otherwise.
+
+
+async def refuse_foreign_names(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     host = connection.headers.get("host", "")
     if host and not _is_local_name(host):
         detail = f"this API answers to localhost and to IP addresses only, not to the name {host}"
         raise ProblemError(HTTPStatus.MISDIRECTED_REQUEST, detail)
-    if connection.scope.get("method", "GET") in _READING_METHODS:
+
+
+async def refuse_foreign_pages(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    if connection.scope.get("method", "GET") in READING_METHODS:
         return
     origin = connection.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
+    if origin is not None and urlsplit(origin).netloc != connection.headers.get("host", ""):
         raise ProblemError(HTTPStatus.FORBIDDEN, "a web page of another origin may not change anything here")
 
 

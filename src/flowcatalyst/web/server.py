@@ -124,9 +124,9 @@ def _send_server_logs_to_ours() -> None:
 
 
 @asynccontextmanager
-async def serve(app: App) -> AsyncIterator[Listening]:
+async def serve(app: App, *, with_test_bench: bool = True) -> AsyncIterator[Listening]:
     """Run the router and its API. The API comes first and goes last, so that it can tell about start and stop."""
-    api = build_api(app)
+    api = build_api(app, with_test_bench=with_test_bench)
     listening = bind(app.settings.host, app.settings.port)
     try:
         async with app.storage_open(), api_server(api, listening), app.routing():

@@ -12,11 +12,12 @@ from litestar.openapi import ResponseSpec
 from flowcatalyst import __version__
 from flowcatalyst.app import App
 from flowcatalyst.errors import FlowCatalystError
+from flowcatalyst.operations.health import Level, assess
+from flowcatalyst.operations.watch import SILENT_CONSUMER_S
 from flowcatalyst.queues import embedded_jobs
 from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.web.dependencies import TheApp
 
-POLL_DEADLINE_S: Final = 60.0
 STORAGE_DEADLINE_S: Final = 5.0
 
 
@@ -41,6 +42,22 @@ class Health(msgspec.Struct, rename="camel"):
     checks: list[Check]
 
 
+class HealthReason(msgspec.Struct, rename="camel"):
+    """One thing that is not as it should be."""
+
+    level: Level
+    part: str
+    text: str
+
+
+class RouterHealth(msgspec.Struct, rename="camel"):
+    """How the router is. Without reasons it is healthy."""
+
+    status: Level
+    role: str  # primary or standby
+    reasons: list[HealthReason]
+
+
 _DOWN: Final = {503: ResponseSpec(Health, description="A check is DOWN")}
 
 
@@ -59,12 +76,30 @@ async def get_liveness() -> Health:
 
 @get("/health/ready", tags=["Health"], summary="Does it take work?", responses=_DOWN)
 async def get_readiness(app: TheApp) -> Response[Health]:
-    """503 until the router has started and again as soon as it stops."""
+    """503 until the router has started and again as soon as it stops. A standby is ready: to take over."""
     if app.stopping:
         return _answer([Check("router", HealthStatus.DOWN, "stopping")])
-    if not app.consumers:
-        return _answer([Check("router", HealthStatus.DOWN, "starting")])
-    return _answer([Check("router", HealthStatus.UP, "running")])
+    return _answer([_check_start(app)])
+
+
+@get("/health/startup", tags=["Health"], summary="Has it started?", responses=_DOWN)
+async def get_startup(app: TheApp) -> Response[Health]:
+    """503 until the first configuration is in force and the router is at work, or waits as a standby."""
+    return _answer([_check_start(app)])
+
+
+@get("/monitoring/health", tags=["Monitoring"], summary="How is the router?")
+async def get_monitoring_health(app: TheApp) -> RouterHealth:
+    """HEALTHY, WARNING (it works, but somebody should look) or DEGRADED (a part does not work), with the reasons."""
+    level, reasons = assess(app)
+    role = "primary" if app.at_work else "standby" if app.standby is not None else "not at work"
+    return RouterHealth(level, role, [HealthReason(one.level, one.part, one.text) for one in reasons])
+
+
+def _check_start(app: App) -> Check:
+    if not app.started:
+        return Check("router", HealthStatus.DOWN, "starting")
+    return Check("router", HealthStatus.UP, "running" if app.at_work else "standby")
 
 
 def _answer(checks: list[Check]) -> Response[Health]:
@@ -75,21 +110,19 @@ def _answer(checks: list[Check]) -> Response[Health]:
 
 def _check_consumers(app: App) -> list[Check]:
     now = app.clock.monotonic()
-    pools_are_full = not any(pool.room for pool in app.router.pools.values())
-    return [_check_consumer(name, consumer, now, pools_are_full) for name, consumer in app.consumers.items()]
+    return [_check_consumer(name, consumer, now) for name, consumer in app.consumers.items()]
 
 
-def _check_consumer(name: str, consumer: Consumer, now: float, pools_are_full: bool) -> Check:
+def _check_consumer(name: str, consumer: Consumer, now: float) -> Check:
     if consumer.trouble:
         return Check(f"consumer {name}", HealthStatus.DOWN, consumer.trouble)
     check = Check(f"consumer {name}", HealthStatus.UP, "not polled yet")
-    since_poll_s = None if consumer.last_poll_at is None else now - consumer.last_poll_at
-    if since_poll_s is not None:
-        check.detail = f"polled {since_poll_s:.1f} s ago"
-        if since_poll_s >= POLL_DEADLINE_S and pools_are_full:
-            check.detail += "; waits for room in a pool"  # as it should
-        elif since_poll_s >= POLL_DEADLINE_S:
-            check.status = HealthStatus.DOWN
+    if consumer.last_poll_at is not None:
+        check.detail = f"polled {now - consumer.last_poll_at:.1f} s ago"
+    if consumer.waits_for_room:
+        check.detail += "; waits for room in a pool"  # as it should
+    elif consumer.silent_s(now) >= SILENT_CONSUMER_S:
+        check.status = HealthStatus.DOWN
     return check
 
 

@@ -1,17 +1,21 @@
 """GET /monitoring/in-flight-messages: every message the router owns, and what each one waits for."""
 
-from typing import Annotated, Final
+from http import HTTPStatus
+from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import get
+from litestar import Request, get, post
 from litestar.params import QueryParameter
 
 from flowcatalyst.app import App
 from flowcatalyst.message import DEFAULT_POOL, Delivery, DispatchMode
 from flowcatalyst.routing.pool_tools import Wait
+from flowcatalyst.web.bodies import read_json
 from flowcatalyst.web.dependencies import TheApp
+from flowcatalyst.web.openapi import with_json_body
 
 MAX_LISTED: Final = 1000
+MAX_CHECKED: Final = 10_000
 _CONFIRMATION: Final = Wait("its queue to confirm")
 
 
@@ -39,6 +43,23 @@ class InFlightMessage(msgspec.Struct, rename="camel"):
     waiting: WaitView
 
 
+class IdsToCheck(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    """Ids of messages, as their senders know them."""
+
+    ids: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_CHECKED)]
+
+
+class CheckedId(msgspec.Struct, rename="camel"):
+    """Whether one message is in the router."""
+
+    id: str
+    in_flight: bool
+    pool: str | None
+
+
+_ids_decoder = msgspec.json.Decoder(IdsToCheck)
+
+
 @get("/monitoring/in-flight-messages", tags=["Monitoring"], summary="Messages in the router")
 async def get_in_flight_messages(
     app: TheApp,
@@ -60,6 +81,23 @@ async def get_in_flight_messages(
     found.sort(key=lambda delivery: delivery.arrived_at)
     now = app.clock.monotonic()
     return [_view(app, delivery, now) for delivery in found[:limit]]
+
+
+@post(
+    "/monitoring/in-flight-messages/check",
+    tags=["Monitoring"],
+    summary="Is it safe to send these again?",
+    operation_class=with_json_body(IdsToCheck, "Ids of messages"),
+    status_code=HTTPStatus.OK,
+)
+async def check_in_flight(request: Request[Any, Any, Any], app: TheApp) -> list[CheckedId]:
+    """For each id whether the router has the message now. One that it has would be dropped as a duplicate.
+
+    A message that is not here may still wait in its queue.
+    """
+    asked = await read_json(request, _ids_decoder)
+    found = [(one, app.tracker.get(one)) for one in asked.ids]
+    return [CheckedId(one, owned is not None, None if owned is None else _pool_code(owned)) for one, owned in found]
 
 
 def _view(app: App, delivery: Delivery, now: float) -> InFlightMessage:

@@ -9,6 +9,8 @@ from litestar import Request, get, put
 from litestar.params import PathParameter
 
 from flowcatalyst.message import Result
+from flowcatalyst.observe.stats import PoolStats
+from flowcatalyst.observe.windows import Window
 from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.routing.pool import Pool
 from flowcatalyst.web.bodies import read_json
@@ -17,6 +19,35 @@ from flowcatalyst.web.openapi import with_json_body
 from flowcatalyst.web.problems import ProblemError
 
 UNSET: Final = msgspec.UNSET
+
+
+class WindowView(msgspec.Struct, rename="camel"):
+    """What a pool did in the last minutes. `seconds` is how long exactly; less if the pool is younger."""
+
+    seconds: float
+    delivered: int
+    dead_lettered: int
+    given_back: int
+    retried: int
+    rate_limit_waits: int
+    attempts: dict[Result, int]
+    mean_attempt_ms: float | None  # null: no attempt ended
+    p95_attempt_ms: float | None  # an estimate from the buckets of the histogram in /metrics
+
+    @classmethod
+    def of(cls, window: Window) -> "WindowView":
+        stats = window.stats
+        return cls(
+            seconds=round(window.seconds, 3),
+            delivered=stats.delivered,
+            dead_lettered=stats.dead_lettered,
+            given_back=stats.given_back,
+            retried=stats.retried,
+            rate_limit_waits=stats.rate_limit_waits,
+            attempts=_attempts(stats),
+            mean_attempt_ms=_milliseconds(stats.mean_duration_s),
+            p95_attempt_ms=_milliseconds(stats.duration_quantile_s(0.95)),
+        )
 
 
 class PoolView(msgspec.Struct, rename="camel"):
@@ -39,12 +70,15 @@ class PoolView(msgspec.Struct, rename="camel"):
     rate_limit_waits: int
     attempts: dict[Result, int]
     mean_attempt_ms: float | None
+    p95_attempt_ms: float | None
     draining: bool
+    last_5_minutes: WindowView
+    last_30_minutes: WindowView
 
     @classmethod
-    def of(cls, pool: Pool) -> "PoolView":
+    def of(cls, pool: Pool, now: float) -> "PoolView":
         limits, stats = pool.limits, pool.stats
-        attempts = stats.attempts.total()
+        windows = pool.windows
         return cls(
             code=pool.code,
             concurrency=limits.concurrency,
@@ -61,10 +95,21 @@ class PoolView(msgspec.Struct, rename="camel"):
             given_back=stats.given_back,
             retried=stats.retried,
             rate_limit_waits=stats.rate_limit_waits,
-            attempts={result: stats.attempts[result] for result in Result},
-            mean_attempt_ms=round(stats.duration_sum_s / attempts * 1000, 3) if attempts else None,
+            attempts=_attempts(stats),
+            mean_attempt_ms=_milliseconds(stats.mean_duration_s),
+            p95_attempt_ms=_milliseconds(stats.duration_quantile_s(0.95)),
             draining=pool.draining,
+            last_5_minutes=WindowView.of(windows.window(5 * 60.0, now)),
+            last_30_minutes=WindowView.of(windows.window(30 * 60.0, now)),
         )
+
+
+def _attempts(stats: PoolStats) -> dict[Result, int]:
+    return {result: stats.attempts[result] for result in Result}
+
+
+def _milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 3)
 
 
 class PoolChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -81,8 +126,9 @@ _decoder = msgspec.json.Decoder(PoolChange)
 
 @get("/monitoring/pool-stats", tags=["Monitoring"], summary="Pools")
 async def get_pool_stats(app: TheApp) -> list[PoolView]:
-    """Every pool with its limits, its load and its counts."""
-    return [PoolView.of(pool) for pool in app.router.pools.values()]
+    """Every pool with its limits, its load and its counts: since it was made and in the last 5 and 30 minutes."""
+    now = app.clock.monotonic()
+    return [PoolView.of(pool, now) for pool in app.router.pools.values()]
 
 
 @put(
@@ -110,4 +156,4 @@ async def change_pool(
     }
     given: dict[str, Any] = {name: value for name, value in new.items() if value is not UNSET}
     pool.change(dataclasses.replace(pool.limits, **given))
-    return PoolView.of(pool)
+    return PoolView.of(pool, app.clock.monotonic())

@@ -1,0 +1,123 @@
+"""`flowcatalyst up` and `flowcatalyst router`: run until a signal comes, then stop in order."""
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from flowcatalyst import __version__, interpreter
+from flowcatalyst.app import App
+from flowcatalyst.cli.demo import Demo
+from flowcatalyst.config import Settings, load_settings
+from flowcatalyst.errors import ConfigurationError
+from flowcatalyst.observe.logs import configure_logs, flush_logs
+from flowcatalyst.web.server import serve
+
+EXIT_NOT_CLEAN = 3  # something in hand could be neither settled nor given back
+EXIT_SECOND_SIGNAL = 130
+
+Host = Annotated[str | None, typer.Option(help="Address of the API  [default: 127.0.0.1]")]
+Port = Annotated[int | None, typer.Option(help="Port of the API, 0 for a free one  [default: 8080]")]
+DataDir = Annotated[Path | None, typer.Option(help="Folder for queue and dead letters  [default: data]")]
+SettingsFile = Annotated[Path | None, typer.Option(help="Settings file  [default: flowcatalyst.toml, if there]")]
+
+
+def up(
+    host: Host = None,
+    port: Port = None,
+    data_dir: DataDir = None,
+    config: SettingsFile = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Feed steady traffic to the built-in receivers")] = False,
+) -> None:
+    """Run everything in one process: embedded queue, router, API."""
+    _run(load_settings(config, host=host, port=port, data_dir=data_dir), demo=demo, with_test_bench=True)
+
+
+def router(
+    host: Host = None,
+    port: Port = None,
+    data_dir: DataDir = None,
+    config: SettingsFile = None,
+    config_url: Annotated[
+        str | None, typer.Option(help="Where pools and queues come from; also MESSAGE_ROUTER_CONFIG_URL")
+    ] = None,
+) -> None:
+    """Run the router alone, for production: pools and queues come from a config URL."""
+    settings = load_settings(config, host=host, port=port, data_dir=data_dir)
+    settings.sync.config_url = config_url or settings.sync.config_url
+    if settings.sync.config_url is None:
+        raise ConfigurationError(
+            "the router does not know its pools and queues: set MESSAGE_ROUTER_CONFIG_URL, or --config-url, to a URL "
+            "or a JSON file"
+        )
+    _run(settings, demo=False, with_test_bench=False)
+
+
+def _run(settings: Settings, *, demo: bool, with_test_bench: bool) -> None:
+    os.umask(0o077)  # queue and dead letters hold tokens: nobody else may read them
+    interpreter.tune()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        clean = runner.run(_serve(settings, demo, with_test_bench))
+    _end_now(0 if clean else EXIT_NOT_CLEAN)
+
+
+def _end_now(code: int) -> None:
+    """End without taking the interpreter apart: threads of the HTTP/2 library may abort the process in the middle of
+    that, and the exit code would be lost. Everything of ours is closed by now."""
+    flush_logs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:
+    """Whether everything that was in hand was settled or given back."""
+    app = App(settings)
+    app.prepare_data_dir()
+    log_file = settings.log.file or (settings.data_dir / "flowcatalyst.log" if demo else None)
+    configure_logs(settings.log.level, settings.log.format, log_file)
+    signals = _Signals()
+    async with AsyncExitStack() as stack:
+        try:
+            listening = await stack.enter_async_context(serve(app, with_test_bench=with_test_bench))
+        except asyncio.CancelledError:
+            if signals.stop.is_set():
+                print("Stopped before it had started.", flush=True)
+                return True
+            raise
+        signals.has_started()
+        print(f"FlowCatalyst {__version__} is routing. API and live page: {listening.url}/", flush=True)
+        if demo:
+            print(f"Demo traffic runs; the log is in {log_file}. Ctrl-C drains and stops.", flush=True)
+            await stack.enter_async_context(Demo(app, listening).running())
+        await signals.stop.wait()
+        print("\nStopping: attempts in flight get up to 30 s to end; another Ctrl-C stops at once.", flush=True)
+    print(f"Stopped. {'Nothing was lost.' if app.stopped_clean else 'Leases will run out for what was not settled.'}")
+    return app.stopped_clean
+
+
+class _Signals:
+    """The first SIGINT or SIGTERM asks for a stop, or ends a start that is under way; the second ends at once."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self._starting = asyncio.current_task()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
+
+    def has_started(self) -> None:
+        self._starting = None
+
+    def _on_signal(self) -> None:
+        if self.stop.is_set():
+            print("Stopped at once. What was in hand comes back at the next start.", flush=True)
+            os._exit(EXIT_SECOND_SIGNAL)
+        self.stop.set()
+        if self._starting is not None:
+            self._starting.cancel()

@@ -1,0 +1,295 @@
+"""The router configuration: which pools and queues there are. Reads, merges and compares it. Pure."""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from flowcatalyst.errors import FlowCatalystError
+from flowcatalyst.message import Severity
+from flowcatalyst.routing.groups import FailureScope
+from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
+
+MAX_CONCURRENCY: Final = 100_000  # as in the settings
+MAX_CONNECTIONS: Final = 1_000
+MAX_VISIBILITY_S: Final = 43_200  # the limit of SQS
+MAX_NUMBER: Final = 2**31 - 1  # of the others: the largest that 002 can hold
+MAX_ENTRIES: Final = 50_000  # pools or queues of one document: reading more would hold up the router for seconds
+MAX_SENTENCES: Final = 100  # about one document: what is above is only counted
+
+_BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_DIGITS: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+_USER_INFO: Final = re.compile(r"(?<=://)[^/?#]*@")
+_LONGEST_SHOWN: Final = 60
+
+Entry = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class InvalidConfigError(FlowCatalystError):
+    """The document is no router configuration at all."""
+
+
+class _RejectedError(Exception):
+    """Why one entry cannot be used."""
+
+
+@dataclass(slots=True, frozen=True)
+class QueueConfig:
+    """One queue to take messages from."""
+
+    name: str
+    uri: str = field(repr=False)  # may hold credentials
+    connections: int = 1
+    visibility_s: float | None = None  # None: the default of the broker's adapter
+
+
+@dataclass(slots=True, frozen=True)
+class RouterConfig:
+    """All pools by code and all queues by name. Equal whatever the order of the entries."""
+
+    pools: Mapping[str, PoolLimits] = field(default_factory=dict)
+    queues: Mapping[str, QueueConfig] = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class Difference:
+    """Names of what a new configuration adds, changes and removes."""
+
+    added: list[str]
+    changed: list[str]
+    removed: list[str]
+
+
+def parse(text: bytes, source: str, last: RouterConfig | None = None) -> tuple[RouterConfig, list[str]]:
+    """The configuration in a JSON document, and a sentence about each entry that cannot be used.
+
+    `last` is what the same source said before: a pool or queue whose new entry cannot be used stays as it was there.
+    Raises `InvalidConfigError` if the whole document is unusable. `source` stands in the sentences as it is.
+    """
+    document = _decoded(text, source)
+    last = last or RouterConfig()
+    connections, problems = _default_connections(document, source)
+    pools, pool_problems = _usable("pool", _entries(document, "processingPools", source), _code, _limits, last.pools)
+    queues, queue_problems = _usable(
+        "queue",
+        _entries(document, "queues", source),
+        _queue_name,
+        lambda entry: _queue(entry, connections),
+        last.queues,
+    )
+    problems += [f"{what} of {source}: {why}" for what, why in pool_problems + queue_problems]
+    return RouterConfig(pools, queues), _shortened(problems, f"entries of {source} cannot be used")
+
+
+def merge(parts: Sequence[tuple[str, RouterConfig]]) -> tuple[RouterConfig, list[str]]:
+    """The union of what the sources say, and a sentence about each conflict. Parts are (source, what it says).
+
+    Where two sources define a pool or queue differently, the first source wins. No queue is used twice: of two names
+    for one URI only the first counts, because two consumers would take turns at its groups.
+    """
+    pools: dict[str, PoolLimits] = {}
+    queues: dict[str, QueueConfig] = {}
+    conflicts: list[str] = []
+    said_by: dict[tuple[str, str], str] = {}
+    names_by_uri: dict[str, str] = {}
+    for source, config in parts:
+        for name in _news("pool", config.pools, pools, source, said_by, conflicts):
+            pools[name] = config.pools[name]
+        for name in _news("queue", config.queues, queues, source, said_by, conflicts):
+            queue = config.queues[name]
+            if (first := names_by_uri.setdefault(queue.uri, name)) == name:
+                queues[name] = queue
+            else:
+                conflicts.append(f"queue {_shown(name)} of {source} is queue {_shown(first)} under another name")
+    return RouterConfig(pools, queues), _shortened(conflicts, "definitions are in conflict")
+
+
+def limit_pools(
+    config: RouterConfig, max_pools: int, warn_above: int, existing: Collection[str]
+) -> tuple[RouterConfig, list[tuple[Severity, str]]]:
+    """The configuration with `max_pools` pools at most, and the POOL_LIMIT warnings. Existing pools are kept first."""
+    warnings: list[tuple[Severity, str]] = []
+    known = set(existing)
+    in_order = sorted(config.pools, key=lambda code: code not in known)
+    kept, dropped = set(in_order[:max_pools]), in_order[max_pools:]
+    if dropped:
+        text = f"pools above the limit of {max_pools} are left out: {len(dropped)}, the first is {_shown(dropped[0])}"
+        warnings.append((Severity.CRITICAL, text))
+        config = RouterConfig({code: limits for code, limits in config.pools.items() if code in kept}, config.queues)
+    if len(kept) > warn_above:
+        text = f"there are more than {warn_above} pools; above {max_pools} they are left out"
+        warnings.append((Severity.WARN, text))
+    return config, warnings
+
+
+def difference(old: Mapping[str, T], new: Mapping[str, T]) -> Difference:
+    return Difference(
+        added=[name for name in new if name not in old],
+        changed=[name for name in new if name in old and new[name] != old[name]],
+        removed=[name for name in old if name not in new],
+    )
+
+
+def _news(
+    kind: str,
+    said: Mapping[str, T],
+    known: Mapping[str, T],
+    source: str,
+    said_by: dict[tuple[str, str], str],
+    conflicts: list[str],
+) -> Iterable[str]:
+    """Names nobody defined before. One that was defined differently is a conflict."""
+    for name, value in said.items():
+        first = said_by.setdefault((kind, name), source)
+        if name not in known:
+            yield name
+        elif value != known[name]:
+            conflicts.append(f"{kind} {_shown(name)} of {source} is defined differently by {first}, which wins")
+
+
+def _decoded(text: bytes, source: str) -> Entry:
+    try:
+        document = msgspec.json.decode(text.removeprefix(_BYTE_ORDER_MARK))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise InvalidConfigError(f"{source} is not valid JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise InvalidConfigError(f"{source} is no router configuration: it is {_shown(document)}, not an object")
+    if document.get("queues") is None and document.get("processingPools") is None:
+        # An error message as JSON, say. Taken as a configuration it would remove every pool and queue.
+        raise InvalidConfigError(f"{source} is no router configuration: it has neither queues nor processingPools")
+    return document
+
+
+def _entries(document: Entry, key: str, source: str) -> list[Any]:
+    entries = document.get(key)
+    if entries is None:
+        return []
+    if not isinstance(entries, list):
+        raise InvalidConfigError(f"{source} is no router configuration: {key} is {_shown(entries)}, not a list")
+    if len(entries) > MAX_ENTRIES:
+        raise InvalidConfigError(f"{source} has {len(entries)} {key}: there can be {MAX_ENTRIES} at most")
+    return entries
+
+
+def _default_connections(document: Entry, source: str) -> tuple[int, list[str]]:
+    try:
+        return _number(document, "connections", MAX_CONNECTIONS) or 1, []
+    except _RejectedError as why:
+        return 1, [f"{source}: {why}; queues without their own get 1"]
+
+
+def _usable(
+    kind: str,
+    entries: list[Any],
+    name_of: Callable[[Entry], str],
+    build: Callable[[Entry], T],
+    last: Mapping[str, T],
+) -> tuple[dict[str, T], list[tuple[str, str]]]:
+    """What the entries define by name, and (which entry, why not) for the others."""
+    found: dict[str, T] = {}
+    rejected: list[tuple[str, str, str]] = []  # which entry, its name if it has one, why
+    for number, entry in enumerate(entries, 1):
+        what, name = f"{kind} number {number}", ""
+        try:
+            if not isinstance(entry, dict):
+                raise _RejectedError(f"it is {_shown(entry)}, not an object")
+            name = name_of(entry)
+            what = f"{kind} {_shown(name)}"
+            if name in found:
+                raise _RejectedError("it is there twice, the first one counts")
+            found[name] = build(entry)
+        except _RejectedError as why:
+            rejected.append((what, name, str(why)))
+    staying = {name: last[name] for _, name, _ in rejected if name in last and name not in found}
+    problems = [(what, f"{why}; it stays as it was" if name in staying else why) for what, name, why in rejected]
+    return found | staying, problems
+
+
+def _code(entry: Entry) -> str:
+    code = _text(entry, "code")
+    if not code:
+        raise _RejectedError("code is missing")
+    return code
+
+
+def _limits(entry: Entry) -> PoolLimits:
+    return PoolLimits(
+        concurrency=_number(entry, "concurrency", MAX_CONCURRENCY) or DEFAULT_POOL_LIMITS.concurrency,
+        rate_per_minute=_number(entry, "rateLimitPerMinute", MAX_NUMBER, least=0) or None,
+        failure_scope=_failure_scope(entry),
+        max_delivery_attempts=_number(entry, "maxDeliveryAttempts", MAX_NUMBER),
+        capacity=_number(entry, "capacity", MAX_NUMBER),
+    )
+
+
+def _failure_scope(entry: Entry) -> FailureScope:
+    scope = _text(entry, "failureScope") or FailureScope.GROUP
+    if scope not in list(FailureScope):
+        raise _RejectedError(f"failureScope is {_shown(scope)}, it must be {' or '.join(FailureScope)}")
+    return FailureScope(scope)
+
+
+def _queue_name(entry: Entry) -> str:
+    """Its queueName, else its URI without the credentials: names are shown everywhere."""
+    name = _text(entry, "queueName") or _USER_INFO.sub("", _text(entry, "queueUri"))
+    if not name:
+        raise _RejectedError("it has neither queueName nor queueUri")
+    return name
+
+
+def _queue(entry: Entry, default_connections: int) -> QueueConfig:
+    name = _queue_name(entry)
+    visibility_s = _number(entry, "visibilityTimeout", MAX_VISIBILITY_S)
+    return QueueConfig(
+        name=name,
+        uri=_text(entry, "queueUri") or f"embedded:{name}",
+        connections=_number(entry, "connections", MAX_CONNECTIONS) or default_connections,
+        visibility_s=None if visibility_s is None else float(visibility_s),
+    )
+
+
+def _text(entry: Entry, key: str) -> str:
+    """Empty if it is missing, null or blank."""
+    value = entry.get(key)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise _RejectedError(f"{key} is {_shown(value)}, it must be a string")
+    return "" if value.isspace() else value
+
+
+def _number(entry: Entry, key: str, most: int, least: int = 1) -> int | None:
+    """None if it is missing or null. JSON knows no whole numbers, so 10.0 is 10; "10" is 10 too."""
+    value = entry.get(key)
+    if value is None:
+        return None
+    if (isinstance(value, str) and _DIGITS.fullmatch(value)) or (isinstance(value, float) and value.is_integer()):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _RejectedError(f"{key} is {_shown(value)}, it must be a whole number")
+    if value < least:
+        raise _RejectedError(f"{key} is {_shown(value)}, it must be at least {least}")
+    if value > most:
+        raise _RejectedError(f"{key} is {_shown(value)}, it must be at most {most}")
+    return value
+
+
+def _shown(value: object) -> str:
+    """A value of JSON in a sentence, short whatever it is."""
+    if isinstance(value, dict):
+        return "an object"
+    if isinstance(value, list):
+        return "a list"
+    if value is None or isinstance(value, bool):
+        return msgspec.json.encode(value).decode()
+    shown = repr(str(value)) if isinstance(value, str) else str(value)
+    return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}..."
+
+
+def _shortened(sentences: list[str], what: str) -> list[str]:
+    if len(sentences) <= MAX_SENTENCES:
+        return sentences
+    return [*sentences[:MAX_SENTENCES], f"{len(sentences) - MAX_SENTENCES} more {what}"]

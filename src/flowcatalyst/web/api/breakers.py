@@ -1,0 +1,68 @@
+"""/monitoring/circuit-breakers: which endpoints are given a rest, and how to end it."""
+
+from http import HTTPStatus
+from typing import Annotated
+
+import msgspec
+from litestar import get, post
+from litestar.params import QueryParameter
+
+from flowcatalyst.routing.breaker import Breaker, BreakerState
+from flowcatalyst.web.dependencies import TheApp
+from flowcatalyst.web.problems import ProblemError
+
+
+class BreakerView(msgspec.Struct, rename="camel"):
+    """The circuit breaker of one endpoint."""
+
+    endpoint: str
+    state: BreakerState
+    failure_ratio: float
+    rejected: int
+    opened_for_s: float | None  # null: it is closed
+
+    @classmethod
+    def of(cls, endpoint: str, breaker: Breaker, now: float) -> "BreakerView":
+        closed = breaker.state is BreakerState.CLOSED
+        return cls(
+            endpoint=endpoint,
+            state=breaker.state,
+            failure_ratio=round(breaker.failure_ratio if closed else breaker.ratio_at_opening, 3),
+            rejected=breaker.rejected,
+            opened_for_s=None if closed else round(now - breaker.opened_at, 3),
+        )
+
+
+class BreakersReset(msgspec.Struct, rename="camel"):
+    """How many breakers were closed."""
+
+    reset: int
+
+
+@get("/monitoring/circuit-breakers", tags=["Monitoring"], summary="Circuit breakers")
+async def get_circuit_breakers(app: TheApp) -> list[BreakerView]:
+    """One for each endpoint that was called in the last hour. While it is open no attempt is spent on its endpoint."""
+    now = app.clock.monotonic()
+    return [BreakerView.of(endpoint, breaker, now) for endpoint, breaker in app.breakers.items()]
+
+
+@post(
+    "/monitoring/circuit-breakers/reset",
+    tags=["Monitoring"],
+    summary="Close circuit breakers",
+    status_code=HTTPStatus.OK,
+)
+async def reset_circuit_breakers(
+    app: TheApp,
+    endpoint: Annotated[
+        str | None, QueryParameter(description="Only the one of this endpoint, as it is listed")
+    ] = None,
+) -> BreakersReset:
+    """Forget the failures of one endpoint, or of all. Messages that wait for one start when their wait is over."""
+    breakers = dict(app.breakers.items())
+    if endpoint is not None and endpoint not in breakers:
+        raise ProblemError(HTTPStatus.NOT_FOUND, f"there is no circuit breaker for {endpoint!r}")
+    chosen = list(breakers.values()) if endpoint is None else [breakers[endpoint]]
+    for breaker in chosen:
+        breaker.reset()
+    return BreakersReset(len(chosen))

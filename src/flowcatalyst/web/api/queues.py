@@ -1,0 +1,67 @@
+"""/monitoring/queue-stats and /monitoring/consumer-health: what the queues hold, and whether they are polled."""
+
+import msgspec
+from litestar import get
+
+from flowcatalyst.app import App
+from flowcatalyst.operations.watch import SILENT_CONSUMER_S
+from flowcatalyst.queues.consumer import Consumer
+from flowcatalyst.web.dependencies import TheApp
+
+
+class QueueView(msgspec.Struct, rename="camel"):
+    """What a queue holds."""
+
+    name: str
+    waiting: int
+    leased: int
+    delayed: int
+    seconds_since_poll: float | None  # null: not polled yet
+
+
+class ConsumerView(msgspec.Struct, rename="camel"):
+    """The poller of one queue."""
+
+    queue: str
+    healthy: bool
+    seconds_since_poll: float | None  # null: no poll succeeded yet
+    waits_for_room: bool  # the pools are full, so it does not ask for more
+    kept_messages: int  # received, but their pool has no room yet
+    restarts: int
+    trouble: str  # why the newest poll failed; empty if it did not
+
+
+@get("/monitoring/queue-stats", tags=["Monitoring"], summary="Queues")
+async def get_queue_stats(app: TheApp) -> list[QueueView]:
+    """How many messages each queue holds: waiting to be received, leased by a router, or delayed."""
+    return [await _queue_view(app, name) for name in app.queues]
+
+
+@get("/monitoring/consumer-health", tags=["Monitoring"], summary="Consumers")
+async def get_consumer_health(app: TheApp) -> list[ConsumerView]:
+    """One for each queue that is polled; none on a standby. One without a poll for a minute is restarted."""
+    now = app.clock.monotonic()
+    return [_consumer_view(name, consumer, now) for name, consumer in app.consumers.items()]
+
+
+def _consumer_view(name: str, consumer: Consumer, now: float) -> ConsumerView:
+    return ConsumerView(
+        queue=name,
+        healthy=consumer.silent_s(now) < SILENT_CONSUMER_S and not consumer.trouble,
+        seconds_since_poll=_since(consumer.last_poll_at, now),
+        waits_for_room=consumer.waits_for_room,
+        kept_messages=consumer.kept_count,
+        restarts=consumer.restarts,
+        trouble=consumer.trouble,
+    )
+
+
+async def _queue_view(app: App, name: str) -> QueueView:
+    depth = await app.queues[name].depth()
+    consumer = app.consumers.get(name)
+    since = None if consumer is None else _since(consumer.last_poll_at, app.clock.monotonic())
+    return QueueView(name, depth.waiting, depth.leased, depth.delayed, since)
+
+
+def _since(at: float | None, now: float) -> float | None:
+    return None if at is None else round(now - at, 3)

@@ -1,0 +1,137 @@
+"""/monitoring/warnings: what operators should know, and what they have seen of it."""
+
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Annotated, Final
+
+import msgspec
+from litestar import delete, get, post
+from litestar.di import NamedDependency, Provide
+from litestar.params import PathParameter, QueryParameter
+
+from flowcatalyst.message import Severity
+from flowcatalyst.operations.warnings import Warning, WarningCode, WarningFilter  # noqa: A004
+from flowcatalyst.web.dependencies import TheApp
+from flowcatalyst.web.problems import ProblemError
+
+MAX_ID: Final = 2**63 - 1
+Id = Annotated[int, PathParameter(ge=1, le=MAX_ID, description="Id of the warning")]
+
+
+class WarningView(msgspec.Struct, rename="camel"):
+    """Something an operator should know. One that repeats is counted; its repeat takes back an acknowledgement."""
+
+    id: int
+    code: WarningCode
+    severity: Severity
+    message: str
+    source: str
+    count: int
+    first_at: datetime
+    last_at: datetime
+    acknowledged: bool
+
+    @classmethod
+    def of(cls, warning: Warning) -> "WarningView":
+        return cls(
+            id=warning.id,
+            code=warning.code,
+            severity=warning.severity,
+            message=warning.message,
+            source=warning.source,
+            count=warning.count,
+            first_at=datetime.fromtimestamp(warning.first_at, UTC),
+            last_at=datetime.fromtimestamp(warning.last_at, UTC),
+            acknowledged=warning.acknowledged,
+        )
+
+
+class Acknowledged(msgspec.Struct, rename="camel"):
+    """How many warnings were acknowledged that had not been."""
+
+    acknowledged: int
+
+
+class Deleted(msgspec.Struct, rename="camel"):
+    """How many warnings were removed."""
+
+    deleted: int
+
+
+def read_filter(
+    severity: Annotated[Severity | None, QueryParameter(description="Only those of this severity")] = None,
+    code: Annotated[WarningCode | None, QueryParameter(description="Only those with this code")] = None,
+    source: Annotated[str | None, QueryParameter(description="Only those from this part of the router")] = None,
+    acknowledged: Annotated[
+        bool | None, QueryParameter(description="Only those that were acknowledged, or only those that were not")
+    ] = None,
+    text: Annotated[
+        str | None, QueryParameter(description="Only those with this in their message, in any case")
+    ] = None,
+    since: Annotated[
+        datetime | None, QueryParameter(description="Only those that came, or came again, at this time or later")
+    ] = None,
+) -> WarningFilter:
+    """The filter in the query parameters. A time without a zone is UTC."""
+    if since is not None and since.tzinfo is None:
+        since = since.replace(tzinfo=UTC)
+    return WarningFilter(severity, code, source, acknowledged, text, None if since is None else since.timestamp())
+
+
+_FILTERED: Final = {"wanted": Provide(read_filter, sync_to_thread=False)}
+Wanted = NamedDependency[WarningFilter]
+
+
+@get("/monitoring/warnings", dependencies=_FILTERED, tags=["Warnings"], summary="List warnings")
+async def get_warnings(app: TheApp, wanted: Wanted) -> list[WarningView]:
+    """Newest first; one that did not come again for eight hours is forgotten."""
+    return [WarningView.of(warning) for warning in app.warnings.list(wanted)]
+
+
+@post(
+    "/monitoring/warnings/{id:int}/acknowledge",
+    status_code=HTTPStatus.OK,
+    tags=["Warnings"],
+    summary="Acknowledge a warning",
+)
+async def acknowledge_warning(app: TheApp, id: Id) -> WarningView:  # noqa: A002 - the name in the path
+    """Say that somebody knows of it. It stays in the list; if it comes again it is no longer acknowledged."""
+    warning = app.warnings.acknowledge(id)
+    if warning is None:
+        raise _unknown(id)
+    return WarningView.of(warning)
+
+
+@post(
+    "/monitoring/warnings/acknowledge",
+    status_code=HTTPStatus.OK,
+    dependencies=_FILTERED,
+    tags=["Warnings"],
+    summary="Acknowledge all warnings",
+)
+async def acknowledge_warnings(app: TheApp, wanted: Wanted) -> Acknowledged:
+    """Or those that the filters leave."""
+    return Acknowledged(app.warnings.acknowledge_all(wanted))
+
+
+@delete("/monitoring/warnings/{id:int}", tags=["Warnings"], summary="Remove a warning")
+async def delete_warning(app: TheApp, id: Id) -> None:  # noqa: A002 - the name in the path
+    """If it comes again it is a new one."""
+    if not app.warnings.delete(id):
+        raise _unknown(id)
+
+
+@delete(
+    "/monitoring/warnings",
+    status_code=HTTPStatus.OK,
+    dependencies=_FILTERED,
+    tags=["Warnings"],
+    summary="Remove all warnings",
+)
+async def delete_warnings(app: TheApp, wanted: Wanted) -> Deleted:
+    """Or those that the filters leave."""
+    return Deleted(app.warnings.delete_all(wanted))
+
+
+def _unknown(warning_id: int) -> ProblemError:
+    return ProblemError(HTTPStatus.NOT_FOUND, f"there is no warning {warning_id}")

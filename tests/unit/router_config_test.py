@@ -1,0 +1,354 @@
+"""The router configuration: what is read from a document, what is rejected, and how sources are merged."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from flowcatalyst.message import Severity
+from flowcatalyst.operations.router_config import (
+    MAX_SENTENCES,
+    Difference,
+    InvalidConfigError,
+    QueueConfig,
+    RouterConfig,
+    difference,
+    limit_pools,
+    merge,
+    parse,
+)
+from flowcatalyst.routing.groups import FailureScope
+from flowcatalyst.routing.limits import PoolLimits
+
+SOURCE = "http://config.test/"
+
+
+def read(**document: Any) -> tuple[RouterConfig, list[str]]:
+    return parse(json.dumps(document).encode(), SOURCE)
+
+
+def read_pool(**fields: Any) -> tuple[PoolLimits | None, list[str]]:
+    config, problems = read(processingPools=[{"code": "A", **fields}])
+    return config.pools.get("A"), problems
+
+
+def read_queue(**fields: Any) -> tuple[QueueConfig | None, list[str]]:
+    config, problems = read(queues=[{"queueName": "q", **fields}])
+    return config.queues.get("q"), problems
+
+
+def config_of(pools: dict[str, int] | None = None, queues: dict[str, str] | None = None) -> RouterConfig:
+    return RouterConfig(
+        {code: PoolLimits(concurrency) for code, concurrency in (pools or {}).items()},
+        {name: QueueConfig(name, uri) for name, uri in (queues or {}).items()},
+    )
+
+
+def test_a_document_of_002_becomes_pools_and_queues() -> None:
+    config, problems = read(
+        queues=[
+            {"queueName": "orders", "queueUri": "https://sqs/1/orders.fifo", "connections": 2, "visibilityTimeout": 30}
+        ],
+        connections=1,
+        processingPools=[{"code": "POOL-HIGH", "concurrency": 10, "rateLimitPerMinute": 600}],
+    )
+    assert problems == []
+    assert config.pools == {"POOL-HIGH": PoolLimits(10, 600)}
+    assert config.queues == {"orders": QueueConfig("orders", "https://sqs/1/orders.fifo", 2, 30.0)}
+
+
+def test_unknown_keys_are_ignored() -> None:
+    config, problems = read(
+        version=7,
+        processingPools=[{"code": "A", "concurrency": 1, "owner": {"team": [1]}}],
+        queues=[{"queueName": "q", "colour": "red"}],
+    )
+    assert (list(config.pools), list(config.queues), problems) == (["A"], ["q"], [])
+
+
+def test_bad_entries_are_rejected_by_name_while_good_ones_apply() -> None:
+    config, problems = read(
+        processingPools=[{"code": "A", "concurrency": 0}, {"code": "B", "concurrency": 3}, "C", {"concurrency": 1}],
+        queues=[{"queueName": "q", "connections": 0}, {"queueName": "r"}, {}],
+    )
+    assert (list(config.pools), list(config.queues)) == (["B"], ["r"])
+    assert problems == [
+        f"pool 'A' of {SOURCE}: concurrency is 0, it must be at least 1",
+        f"pool number 3 of {SOURCE}: it is 'C', not an object",
+        f"pool number 4 of {SOURCE}: code is missing",
+        f"queue 'q' of {SOURCE}: connections is 0, it must be at least 1",
+        f"queue number 3 of {SOURCE}: it has neither queueName nor queueUri",
+    ]
+
+
+def test_a_known_pool_or_queue_whose_new_entry_is_rejected_stays_as_it_was() -> None:
+    last = config_of({"A": 5, "GONE": 1}, {"q": "embedded:q"})
+    text = b'{"processingPools": [{"code": "A", "concurrency": "x"}], "queues": [{"queueName": "q", "queueUri": 1}]}'
+    config, problems = parse(text, SOURCE, last)
+    assert config == config_of({"A": 5}, {"q": "embedded:q"})
+    assert problems == [
+        f"pool 'A' of {SOURCE}: concurrency is 'x', it must be a whole number; it stays as it was",
+        f"queue 'q' of {SOURCE}: queueUri is 1, it must be a string; it stays as it was",
+    ]
+
+
+@pytest.mark.parametrize("fields", [{}, {"concurrency": None}])
+def test_a_pool_without_concurrency_gets_20(fields: dict[str, Any]) -> None:
+    assert read_pool(**fields) == (PoolLimits(20), [])
+
+
+@pytest.mark.parametrize("rate", [None, 0, "0"])
+def test_a_rate_limit_of_null_or_0_is_no_limit(rate: object) -> None:
+    assert read_pool(rateLimitPerMinute=rate) == (PoolLimits(20, None), [])
+
+
+def test_a_negative_rate_limit_is_rejected() -> None:
+    limits, problems = read_pool(rateLimitPerMinute=-1)
+    assert limits is None
+    assert problems == [f"pool 'A' of {SOURCE}: rateLimitPerMinute is -1, it must be at least 0"]
+
+
+@pytest.mark.parametrize("number", [10, "10", 10.0])
+def test_numbers_may_be_sent_as_strings(number: object) -> None:
+    assert read_pool(concurrency=number) == (PoolLimits(10), [])
+
+
+@pytest.mark.parametrize(
+    ("number", "shown"),
+    [
+        (True, "true"),
+        (False, "false"),
+        (1.5, "1.5"),
+        ("1.5", "'1.5'"),
+        ("", "''"),
+        ("ten", "'ten'"),
+        ("٣", "'٣'"),
+        ([1], "a list"),
+        ({}, "an object"),
+        ("9" * 5000, "'" + "9" * 59 + "..."),
+    ],
+)
+def test_booleans_fractions_and_other_things_are_no_numbers(number: object, shown: str) -> None:
+    limits, problems = read_pool(concurrency=number)
+    assert limits is None
+    assert problems == [f"pool 'A' of {SOURCE}: concurrency is {shown}, it must be a whole number"]
+
+
+@pytest.mark.parametrize(
+    ("key", "number", "most"),
+    [("concurrency", 10**30, 100_000), ("capacity", 2**31, 2**31 - 1), ("rateLimitPerMinute", 1e300, 2**31 - 1)],
+)
+def test_numbers_beyond_reason_are_rejected(key: str, number: float, most: int) -> None:
+    limits, [problem] = read_pool(**{key: number})
+    assert limits is None
+    assert problem.endswith(f"it must be at most {most}")
+    assert len(problem) < 200
+
+
+def test_a_pool_can_have_capacity_failure_scope_and_delivery_attempts() -> None:
+    limits, problems = read_pool(concurrency=2, capacity=70, failureScope="batch", maxDeliveryAttempts="5")
+    assert problems == []
+    assert limits == PoolLimits(2, None, FailureScope.BATCH, 5, 70)
+    assert read_pool(failureScope="pool")[1] == [
+        f"pool 'A' of {SOURCE}: failureScope is 'pool', it must be group or batch"
+    ]
+    assert read_pool(maxDeliveryAttempts=0)[1] == [
+        f"pool 'A' of {SOURCE}: maxDeliveryAttempts is 0, it must be at least 1"
+    ]
+
+
+def test_top_level_connections_are_the_default_of_queues_without_their_own() -> None:
+    config, problems = read(connections="3", queues=[{"queueName": "a"}, {"queueName": "b", "connections": 2}])
+    assert problems == []
+    assert [queue.connections for queue in config.queues.values()] == [3, 2]
+
+
+def test_a_wrong_top_level_connections_is_told_and_costs_no_queue() -> None:
+    config, problems = read(connections=0, queues=[{"queueName": "a"}])
+    assert config.queues["a"].connections == 1
+    assert problems == [f"{SOURCE}: connections is 0, it must be at least 1; queues without their own get 1"]
+
+
+def test_a_queue_with_only_a_name_is_an_embedded_queue() -> None:
+    assert read_queue() == (QueueConfig("q", "embedded:q", 1, None), [])
+
+
+def test_a_queue_with_only_a_uri_is_named_by_it_without_its_credentials() -> None:
+    config, _ = read(queues=[{"queueUri": "nats://localhost/orders"}, {"queueUri": "amqp://me:secret@host/q?a=b"}])
+    assert list(config.queues) == ["nats://localhost/orders", "amqp://host/q?a=b"]
+    assert config.queues["amqp://host/q?a=b"].uri == "amqp://me:secret@host/q?a=b"
+    assert "secret" not in repr(config)
+
+
+@pytest.mark.parametrize("visibility", [0, -1, 43_201, 1.5, "soon"])
+def test_a_visibility_timeout_that_no_queue_can_have_is_rejected(visibility: object) -> None:
+    queue, problems = read_queue(visibilityTimeout=visibility)
+    assert queue is None
+    assert len(problems) == 1
+
+
+def test_of_a_name_that_is_there_twice_the_first_counts() -> None:
+    config, problems = read(
+        processingPools=[{"code": "A", "concurrency": 1}, {"code": "A", "concurrency": 2}],
+        queues=[{"queueName": "q", "queueUri": "nats://1"}, {"queueName": "q", "queueUri": "nats://2"}],
+    )
+    assert config == config_of({"A": 1}, {"q": "nats://1"})
+    assert problems == [
+        f"pool 'A' of {SOURCE}: it is there twice, the first one counts",
+        f"queue 'q' of {SOURCE}: it is there twice, the first one counts",
+    ]
+
+
+def test_a_good_entry_after_a_bad_one_of_the_same_name_counts() -> None:
+    text = b'{"processingPools": [{"code": "A", "concurrency": 0}, {"code": "A", "concurrency": 2}]}'
+    config, problems = parse(text, SOURCE, config_of({"A": 7}))
+    assert config == config_of({"A": 2})
+    assert problems == [f"pool 'A' of {SOURCE}: concurrency is 0, it must be at least 1"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"", "is not valid JSON"),
+        (b"<html>", "is not valid JSON"),
+        (b'{"queues": [', "is not valid JSON"),
+        (b'{"queues": [], "a": NaN}', "is not valid JSON"),
+        (b'{"queues": "\xff"}', "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON"),
+        (b'{"queues":' * 100_000, "is not valid JSON"),
+        (b"[]", "it is a list, not an object"),
+        (b"null", "it is null, not an object"),
+        (b'"x"', "it is 'x', not an object"),
+        (b'{"queues": {}}', "queues is an object, not a list"),
+        (b'{"processingPools": 5, "queues": []}', "processingPools is 5, not a list"),
+        (b'{"error": "not found"}', "it has neither queues nor processingPools"),
+        (b'{"queues": [' + b"1," * 50_000 + b"1]}", "has 50001 queues: there can be 50000 at most"),
+        (b'{"queues": null}', "it has neither queues nor processingPools"),
+    ],
+)
+def test_a_document_that_is_no_router_configuration_is_unusable_as_a_whole(text: bytes, said: str) -> None:
+    with pytest.raises(InvalidConfigError, match=SOURCE) as caught:
+        parse(text, SOURCE)
+    assert said in str(caught.value)
+
+
+def test_a_document_may_leave_out_queues_or_pools_or_begin_with_a_byte_order_mark() -> None:
+    assert parse(b'\xef\xbb\xbf{"queues": []}', SOURCE) == (RouterConfig(), [])
+    assert parse(b'{"processingPools": []}', SOURCE) == (RouterConfig(), [])
+
+
+def test_of_very_many_problems_most_are_only_counted() -> None:
+    _, problems = read(processingPools=[1] * (MAX_SENTENCES + 7))
+    assert len(problems) == MAX_SENTENCES + 1
+    assert problems[-1] == f"7 more entries of {SOURCE} cannot be used"
+
+
+NASTY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.integers(-(10**40), 10**40) | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+POOL = st.fixed_dictionaries(
+    {},
+    optional=dict.fromkeys(
+        ("code", "concurrency", "rateLimitPerMinute", "capacity", "failureScope", "maxDeliveryAttempts"), NASTY
+    ),
+)
+QUEUE = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(("queueName", "queueUri", "connections", "visibilityTimeout"), NASTY)
+)
+DOCUMENT = st.fixed_dictionaries(
+    {},
+    optional={
+        "queues": NASTY | st.lists(QUEUE | NASTY, max_size=4),
+        "processingPools": NASTY | st.lists(POOL | NASTY, max_size=4),
+        "connections": NASTY,
+    },
+)
+
+
+def check_parsed(text: bytes) -> None:
+    last = config_of({"": 1, "A": 1}, {"q": "embedded:q"})
+    try:
+        config, problems = parse(text, SOURCE, last)
+    except InvalidConfigError:
+        return
+    for problem in problems:
+        assert len(problem.encode()) < 1000
+        assert "\n" not in problem
+    for limits in config.pools.values():
+        assert type(limits.concurrency) is int
+        assert limits.rate_per_minute is None or type(limits.rate_per_minute) is int
+    for name, queue in config.queues.items():
+        assert (queue.name, type(queue.uri), type(queue.connections)) == (name, str, int)
+    assert merge([(SOURCE, config)])[0].pools == config.pools
+
+
+@given(DOCUMENT)
+@example({"queues": [{"queueName": "q", "connections": 10**40}]})
+@example({"processingPools": [{"code": ["A"], "concurrency": float("inf")}]})
+def test_nothing_in_a_document_makes_reading_crash(document: object) -> None:
+    check_parsed(json.dumps(document).encode())
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_no_bytes_make_reading_crash(text: bytes) -> None:
+    check_parsed(text)
+
+
+def test_sources_are_united() -> None:
+    merged, conflicts = merge([("one", config_of({"A": 1}, {"q": "u1"})), ("two", config_of({"B": 2}, {"r": "u2"}))])
+    assert merged == config_of({"A": 1, "B": 2}, {"q": "u1", "r": "u2"})
+    assert conflicts == []
+
+
+def test_where_sources_differ_the_first_wins_and_the_conflict_is_told() -> None:
+    merged, conflicts = merge(
+        [
+            ("one", config_of({"A": 1}, {"q": "u1"})),
+            ("two", config_of({"A": 2}, {"q": "u2"})),
+        ]
+    )
+    assert merged == config_of({"A": 1}, {"q": "u1"})
+    assert conflicts == [
+        "pool 'A' of two is defined differently by one, which wins",
+        "queue 'q' of two is defined differently by one, which wins",
+    ]
+
+
+def test_equal_definitions_are_no_conflict() -> None:
+    same = config_of({"A": 1}, {"q": "u1"})
+    assert merge([("one", same), ("two", same)]) == (same, [])
+
+
+def test_a_queue_under_two_names_is_used_once() -> None:
+    merged, conflicts = merge([("one", config_of(queues={"q": "u1"})), ("two", config_of(queues={"other": "u1"}))])
+    assert merged == config_of(queues={"q": "u1"})
+    assert conflicts == ["queue 'other' of two is queue 'q' under another name"]
+
+
+def test_pools_above_the_limit_are_left_out_with_a_critical_warning_that_names_the_first() -> None:
+    config, warnings = limit_pools(config_of({"A": 1, "B": 1, "C": 1, "D": 1}, {"q": "u"}), 2, 5, existing=[])
+    assert config == config_of({"A": 1, "B": 1}, {"q": "u"})
+    assert warnings == [(Severity.CRITICAL, "pools above the limit of 2 are left out: 2, the first is 'C'")]
+
+
+def test_existing_pools_are_kept_before_new_ones() -> None:
+    config, _ = limit_pools(config_of({"A": 1, "B": 1, "C": 1}), 2, 5, existing=["C", "GONE"])
+    assert list(config.pools) == ["A", "C"]
+
+
+def test_more_pools_than_the_threshold_are_warned_of() -> None:
+    three = config_of({"A": 1, "B": 1, "C": 1})
+    assert limit_pools(three, 10, 3, existing=[]) == (three, [])
+    assert limit_pools(three, 10, 2, existing=[]) == (
+        three,
+        [(Severity.WARN, "there are more than 2 pools; above 10 they are left out")],
+    )
+
+
+def test_the_difference_names_what_is_added_changed_and_removed() -> None:
+    old, new = {"same": 1, "changed": 1, "removed": 1}, {"same": 1, "changed": 2, "added": 1}
+    assert difference(old, new) == Difference(["added"], ["changed"], ["removed"])

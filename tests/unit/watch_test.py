@@ -5,7 +5,9 @@ import asyncio
 from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Delivery
 from flowcatalyst.operations.warnings import WarningCode, WarningLog
-from flowcatalyst.operations.watch import ConsumerHealth, LeakDetector, LeaseKeeper, Watch, Watches
+from flowcatalyst.operations.watch import Backlog, ConsumerHealth, LeakDetector, LeaseKeeper, Watch, Watches
+from flowcatalyst.queues.contract import Depth
+from flowcatalyst.queues.memory import MemoryQueue
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.tasks import Tasks
 from tests.support.deliveries import delivery
@@ -210,5 +212,53 @@ class TestLeaks:
                 rig.tracker.track(delivery("one-more"))
                 await detector.look()
                 assert codes(rig.warnings) == [WarningCode.PIPELINE_MAP_LEAK]
+
+        run_virtual(main())
+
+
+class TestBacklog:
+    def test_a_queue_with_more_than_1000_waiting_messages_is_told(self) -> None:
+        async def main() -> None:
+            clock = VirtualClock()
+            warnings, queue = WarningLog(clock), MemoryQueue("q", clock)
+            await queue.publish(outgoings([f"m{n}" for n in range(1000)]))
+            backlog = Backlog({"q": queue}, warnings)
+            await backlog.look()
+            assert codes(warnings) == []
+            await queue.publish(outgoings(["one-more"]))
+            await backlog.look()
+            assert [warning.message for warning in warnings.list()] == ["more than 1000 messages wait in queue q"]
+
+        run_virtual(main())
+
+    def test_a_queue_that_grows_three_periods_in_a_row_is_told(self) -> None:
+        async def main() -> None:
+            clock = VirtualClock()
+            warnings, queue = WarningLog(clock), MemoryQueue("q", clock)
+            backlog = Backlog({"q": queue}, warnings)
+            for n in range(3):
+                await queue.publish(outgoings([f"m{n}"]))
+                await backlog.look()
+            await backlog.look()  # no longer than before
+            assert codes(warnings) == []
+            for n in range(3, 6):
+                await queue.publish(outgoings([f"m{n}"]))
+                await backlog.look()
+            assert codes(warnings) == [WarningCode.QUEUE_BACKLOG]
+
+        run_virtual(main())
+
+    def test_a_queue_that_does_not_answer_does_not_keep_the_others_from_being_watched(self) -> None:
+        class Hanging(MemoryQueue):
+            async def depth(self) -> Depth:
+                await asyncio.sleep(3600)
+                raise QueueUnavailableError
+
+        async def main() -> None:
+            clock = VirtualClock()
+            warnings, queue = WarningLog(clock), MemoryQueue("q", clock)
+            await queue.publish(outgoings([f"m{n}" for n in range(1001)]))
+            await Backlog({"dead": Hanging("dead", clock), "q": queue}, warnings).look()
+            assert codes(warnings) == [WarningCode.QUEUE_BACKLOG]
 
         run_virtual(main())

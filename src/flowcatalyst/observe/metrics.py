@@ -14,7 +14,7 @@ from flowcatalyst import __version__
 from flowcatalyst.app import App
 from flowcatalyst.message import Result
 from flowcatalyst.observe.stats import DURATION_BUCKETS_S, PoolStats
-from flowcatalyst.queues.embedded_jobs import Depth
+from flowcatalyst.queues.contract import Depth
 from flowcatalyst.routing.breaker import BreakerState
 from flowcatalyst.routing.pool import Pool
 

@@ -4,17 +4,20 @@ A watcher is a function that looks once. `Watches` calls it, notes when it last 
 """
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import structlog
 
 from flowcatalyst.clock import Clock
+from flowcatalyst.errors import FlowCatalystError
 from flowcatalyst.message import Delivery, Settled, Severity
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.queues.consumer import Consumer
+from flowcatalyst.queues.contract import Queue
 from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.limits import MIN_CAPACITY
 from flowcatalyst.routing.router import Router
@@ -25,7 +28,11 @@ CLEAN_UP_PERIOD_S: Final = 10.0
 LEAK_PERIOD_S: Final = 30.0
 CONSUMER_PERIOD_S: Final = 60.0
 BREAKER_PERIOD_S: Final = 60.0
+BACKLOG_PERIOD_S: Final = 60.0
 SILENT_CONSUMER_S: Final = 60.0
+LONG_BACKLOG: Final = 1000
+GROWING_LOOKS: Final = 3
+DEPTH_LIMIT_S: Final = 5.0  # a broker that does not tell by then is asked again next time
 LOOK_LIMIT_S: Final = 30.0  # a look that takes longer is given up: a broker hangs
 
 Look = Callable[[], Awaitable[None]]
@@ -188,3 +195,34 @@ class LeakDetector:
         kept = sum(consumer.kept_count for consumer in self._consumers.values())
         settling = sum(settler.pending for settler in self._settlers.values())
         return max(in_pools, MIN_CAPACITY) + kept + settling
+
+
+class Backlog:
+    """Warns when a queue is long, or has grown for three looks in a row."""
+
+    def __init__(self, queues: Mapping[str, Queue], warnings: WarningSink) -> None:
+        self._queues = queues
+        self._warnings = warnings
+        self._seen: dict[str, deque[int]] = {}
+
+    async def look(self) -> None:
+        self._seen = {name: seen for name, seen in self._seen.items() if name in self._queues}
+        for name, queue in list(self._queues.items()):
+            try:
+                async with asyncio.timeout(DEPTH_LIMIT_S):
+                    depth = await queue.depth()
+            except (FlowCatalystError, TimeoutError) as error:
+                log.info("depth_unknown", action="depth_unknown", queue=name, error=str(error))
+            else:
+                self._judge(name, depth.waiting)
+
+    def _judge(self, name: str, waiting: int) -> None:
+        seen = self._seen.setdefault(name, deque(maxlen=GROWING_LOOKS + 1))
+        seen.append(waiting)
+        if waiting > LONG_BACKLOG:
+            self._warn(f"more than {LONG_BACKLOG} messages wait in queue {name}")
+        if len(seen) > GROWING_LOOKS and all(later > earlier for earlier, later in pairwise(seen)):
+            self._warn(f"queue {name} has grown for {GROWING_LOOKS} minutes in a row")
+
+    def _warn(self, text: str) -> None:
+        self._warnings.add(WarningCode.QUEUE_BACKLOG, Severity.WARN, text, "watch")

@@ -42,6 +42,15 @@ class Published:
     duplicate: bool = False  # an equal deduplication id was published less than five minutes ago
 
 
+@dataclass(slots=True, frozen=True)
+class Depth:
+    """How many messages a queue holds."""
+
+    waiting: int  # could be received now
+    leased: int  # received by somebody and not settled
+    delayed: int  # given back, to be shown later
+
+
 class Queue(Protocol):
     """One named queue. Calls fail as `QueueUnavailableError`; settle calls report each message on its own."""
 
@@ -63,6 +72,9 @@ class Queue(Protocol):
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
         """Keep messages hidden for `seconds` from now and set their `lease_until`."""
+
+    async def depth(self) -> Depth:
+        """How many messages the queue holds, as far as the broker can tell."""
 
 
 class Source(Protocol):

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError, StorageError
 from flowcatalyst.message import MAX_BODY_BYTES, Delivery, Settled
 from flowcatalyst.queues import embedded_jobs
-from flowcatalyst.queues.contract import Capabilities, Outgoing, Published
-from flowcatalyst.queues.embedded_jobs import Depth, Leased, Receipt, Taken
+from flowcatalyst.queues.contract import Capabilities, Depth, Outgoing, Published
+from flowcatalyst.queues.embedded_jobs import Leased, Receipt, Taken
 from flowcatalyst.queues.embedded_store import EmbeddedStore
 
 __all__ = ["EmbeddedQueue", "EmbeddedStore"]

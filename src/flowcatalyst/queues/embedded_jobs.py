@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from flowcatalyst.message import Settled
-from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.queues.contract import Depth, Outgoing
 
 DEDUPLICATION_S: Final = 300.0
 LANE_SHARE: Final = 20  # messages of one lane in a batch while other lanes have some: what a pool buffers per slot
@@ -49,15 +49,6 @@ class Taken:
     messages: list[Leased]
     next_due: float | None = None  # wall time when the next hidden message of the queue shows
     data_version: int = 0  # changes when another connection commits; only set when there were no messages
-
-
-@dataclass(slots=True, frozen=True)
-class Depth:
-    """How many messages a queue holds."""
-
-    waiting: int
-    leased: int
-    delayed: int
 
 
 @dataclass(slots=True)

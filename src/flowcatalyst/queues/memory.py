@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from flowcatalyst.clock import Clock
 from flowcatalyst.message import Delivery, Settled
-from flowcatalyst.queues.contract import Capabilities, Outgoing, Published
+from flowcatalyst.queues.contract import Capabilities, Depth, Outgoing, Published
 
 DEDUPLICATION_S = 300.0
 
@@ -89,6 +89,11 @@ class MemoryQueue:
             if result is Settled.OK:
                 delivery.lease_until = self._clock.wall() + seconds
         return results
+
+    async def depth(self) -> Depth:
+        now = self._clock.monotonic()
+        hidden = sum(stored.visible_at > now for stored in self._stored.values())
+        return Depth(waiting=len(self._stored) - hidden, leased=hidden, delayed=0)
 
     def _append(self, message: Outgoing) -> Published:
         now = self._clock.monotonic()

@@ -11,9 +11,8 @@ import pytest
 from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
 from flowcatalyst.message import MAX_BODY_BYTES, Settled
 from flowcatalyst.queues import embedded_jobs
-from flowcatalyst.queues.contract import Outgoing, Publisher, Queue
+from flowcatalyst.queues.contract import Depth, Outgoing, Publisher, Queue
 from flowcatalyst.queues.embedded import EmbeddedQueue
-from flowcatalyst.queues.embedded_jobs import Depth
 from tests.support.clocks import SetClock
 from tests.support.embedded import another, bodies, grouped, opened, take
 

@@ -10,9 +10,8 @@ import pytest
 
 from flowcatalyst.errors import QueueUnavailableError, StorageError
 from flowcatalyst.message import Delivery
-from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.queues.contract import Depth, Outgoing
 from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
-from flowcatalyst.queues.embedded_jobs import Depth
 from tests.support.clocks import SetClock
 from tests.support.embedded import another, bodies, grouped, opened, take
 

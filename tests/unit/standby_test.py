@@ -322,7 +322,7 @@ def test_cancelled_at_any_moment_it_leaves_nothing_behind(tenths: int) -> None:
         await asyncio.sleep(tenths / 10)
         while not router.task.done():  # an impatient caller
             router.task.cancel()
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.3)
         assert router.task.cancelled()
         assert server.held_by() is None
         assert router.lock.closed or tenths == 0  # cancelled before it began

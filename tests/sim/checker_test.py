@@ -97,6 +97,7 @@ WRONG: dict[str, list[Event]] = {
         *published("m1", "m2"),
         *((A, "m1"), (W, "m1", FAILED), (A, "m1"), (W, "m1", FAILED), (A, "m2")),
     ),
+    "waits as long as asked": history(*published("m2"), (A, "m2"), (W, "m2", FAILED), (V, "m2", Retry(5.0)), (A, "m2")),
     "isolation": history(*published("m2", facts=Facts("g", prompt_s=2.0)), *[(Kind.HEALED, "")] * 3, (A, "m2")),
     "nothing leaks": history((Kind.STOPPED, "", {"tasks": 1})),
     "metrics tell the truth": history(
@@ -234,6 +235,17 @@ class TestBounds:
     def test_a_prompt_message_that_never_starts_is_told(self) -> None:
         events = history(*published("m1", facts=Facts("g", prompt_s=2.0)), (Kind.ENDED, "", ["m1"]))
         assert broken("isolation", events) == ["m1"]
+
+
+class TestWaits:
+    def test_a_redelivery_may_be_attempted_at_once(self) -> None:
+        failed = ((A, "m1"), (W, "m1", FAILED))
+        again = ((V, "m1", Nack(30.0)), (Kind.NACK, "m1", (30.0, 1)), (R, "m1", 2), (A, "m1"))
+        assert not broken("waits as long as asked", history(*published("m1"), *failed, *again))
+
+    def test_what_was_given_back_is_not_attempted_before_it_comes_again(self) -> None:
+        failed = ((A, "m1"), (W, "m1", FAILED), (V, "m1", Nack(30.0)), (A, "m1"))
+        assert broken("waits as long as asked", history(*published("m1"), *failed)) == ["m1"]
 
 
 class TestEndings:

@@ -241,8 +241,15 @@ def _acts(draw: _Draw) -> list[Act]:
 def _isolation_plan(seed: int, ordered: bool, draw: _Draw) -> Plan:
     """Some groups are stuck for good; the others have slots enough and must not notice."""
     rng = draw.rng
-    stuck = [_Group(f"s{n}", rng.choice(POOLS), "down", draw.mode(), "q") for n in range(3)]
-    healthy = [_Group(f"h{n}", rng.choice(POOLS), "healthy", draw.mode(), "q") for n in range(4)]
+    trouble = rng.choice(("outage", "timeouts", "server errors", "rate limited"))
+    crowded = draw.chance(0.5)  # the stuck ones have a pool of their own, and fill it
+    concurrency = 20 if trouble == "timeouts" else rng.choice((1, 3, 20))
+    pools = {code: PoolLimits(concurrency=concurrency) for code in POOLS}
+    if crowded:
+        pools["A"] = PoolLimits(concurrency=concurrency, capacity=11)
+    stuck_in, healthy_in = (("A",), (DEFAULT_POOL, "B")) if crowded else (POOLS, POOLS)
+    stuck = [_Group(f"s{n}", rng.choice(stuck_in), "down", draw.mode(), "q") for n in range(3)]
+    healthy = [_Group(f"h{n}", rng.choice(healthy_in), "healthy", draw.mode(), "q") for n in range(4)]
     letters = [_letter_for(f"m{n}", rng.choice(stuck), at=rng.uniform(0.0, 60.0)) for n in range(20)]
     letters += [
         _letter_for(f"m{n}", rng.choice(healthy), at=rng.uniform(0.0, 100.0), prompt_s=PROMPT_S) for n in range(20, 60)
@@ -253,11 +260,11 @@ def _isolation_plan(seed: int, ordered: bool, draw: _Draw) -> Plan:
         visibility_s=30.0,
         http_timeout_s=30.0,
         max_batch=10,
-        pools={code: PoolLimits(concurrency=20) for code in POOLS},
+        pools=pools,
         letters=sorted(letters, key=lambda one: one.at),
         acts=[],
         queue_faults=QueueFaults(),
-        endpoint_troubles=frozenset({rng.choice(("outage", "timeouts", "server errors", "rate limited"))}),
+        endpoint_troubles=frozenset({trouble}),
         dead_letters_fail=0.0,
         queues=("q",),
     )

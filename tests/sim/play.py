@@ -3,7 +3,9 @@
 import asyncio
 import logging
 import random
+from collections.abc import MutableMapping
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -18,6 +20,8 @@ from tests.sim.endpoints import Endpoints
 from tests.sim.plan import TROUBLES_S, Act, Plan, draw_plan
 
 DRAIN_LIMIT_S = 3 * 3600.0
+QUIET_S = 60.0  # after the last message: also a poll that hung when the faults stopped has ended by then
+STEPS_LIMIT = 300_000  # a history has a few thousand; one that goes round in circles is a failure
 
 
 @dataclass(slots=True)
@@ -41,18 +45,30 @@ def play(seed: int, *, ordered: bool, rules: tuple[str, ...] = tuple(RULES)) -> 
 
 def play_plan(plan: Plan, rules: tuple[str, ...] = tuple(RULES)) -> Played:
     errors: list[str] = []
-    quiet_logs()
+    quiet_logs(errors)
     world = run_seeded(plan.seed, lambda loop: _live(loop, plan, errors))
     events = world.history.events
     violations = check(events, Promises(ordered_redelivery=plan.ordered), rules)
     return Played(plan, events, violations, world.dice.drawn, world.loop.trace, world.loop.steps, errors)
 
 
-def quiet_logs() -> None:
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+def quiet_logs(errors: list[str] | None = None) -> None:
+    """Nothing is logged. What the router would log as an error, a bug of ours, is noted."""
+
+    def note(logger: object, name: str, event: MutableMapping[str, Any]) -> str:
+        if errors is not None:
+            errors.append(f"{event.get('event')}: {event.get('exc_info')!r}")
+        raise structlog.DropEvent
+
+    structlog.configure(
+        processors=[note],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR),
+        cache_logger_on_first_use=False,
+    )
 
 
 async def _live(loop: SeededLoop, plan: Plan, errors: list[str]) -> World:
+    loop.steps_limit = STEPS_LIMIT
     loop.set_exception_handler(lambda _, context: errors.append(str(context.get("exception") or context["message"])))
     rng = random.Random(plan.seed + 1)
     dice = Dice(rng)
@@ -119,10 +135,10 @@ async def _do(world: World, act: Act) -> None:
 
 async def _drain(world: World) -> None:
     limit = world.loop.time() + DRAIN_LIMIT_S
-    while not world.is_done and world.loop.time() < limit:
+    while any(map(len, world.queues.values())) and world.loop.time() < limit:
         await asyncio.sleep(1.0)
-    await asyncio.sleep(5.0)
-    if world.is_done:
+    await asyncio.sleep(QUIET_S)
+    if not any(map(len, world.queues.values())):
         world.note_idle()
     await world.stop()
     world.note_end()

@@ -479,6 +479,12 @@ class TestWaits:
         message.held_s = 10_000.0
         assert wait_for_breaker(5.0, message, UNORDERED) == Retry(5.0)
 
+    @pytest.mark.parametrize(("receives", "delay_s"), [(1, 5.0), (2, 10.0), (3, 20.0), (4, 30.0), (500, 30.0)])
+    def test_message_that_comes_again_and_again_stays_away_for_longer(self, receives: int, delay_s: float) -> None:
+        message = delivery("m1")
+        message.held_s, message.receive_count = 3.0, receives
+        assert wait_for_breaker(5.0, message, ORDERED) == Nack(delay_s)
+
     @pytest.mark.parametrize(
         ("mode", "queue", "verdict"),
         [

@@ -54,6 +54,7 @@ class Consumer:
         self._clock = clock
         self._fed: set[str] = set()  # codes of the pools that took the last batch
         self._kept: dict[str, deque[Delivery]] = {}  # by pool code
+        self._kept_for: dict[str, Pool] = {}  # whose room each of these waits for
         self._stop_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pause_s = 0.0
 
@@ -110,11 +111,20 @@ class Consumer:
     async def _poll_once(self, limit: int, loop: int) -> None:
         batch = await self._poll(limit)
         if not self._goes_on(loop):
-            self._give_back(self._router.adopt_owned(batch))
+            self._give_back_unrouted(batch)
             return
         await self._accept(batch)
         if 0 < len(batch) < limit:
             await self._pause(self._queue.capabilities.partial_pause_s)
+
+    def _give_back_unrouted(self, batch: Sequence[Delivery]) -> None:
+        """A batch that came too late: only what is new to us goes back."""
+        fresh = []
+        for delivery in _newest_of_each(batch):
+            delivery.source = self._settler
+            if not self._settler.ends_already(delivery):
+                fresh.append(delivery)
+        self._give_back(self._router.adopt_owned(fresh))
 
     def _give_back(self, deliveries: Iterable[Delivery]) -> None:
         for delivery in deliveries:
@@ -142,7 +152,14 @@ class Consumer:
 
     def _route_kept_later(self, code: str, pool: Pool) -> None:
         """Route what is kept under `code` when `pool` has room; another pool takes over when the first one drains."""
+        self._kept_for[code] = pool
         pool.room_future().add_done_callback(lambda _: self._route_kept(code))
+
+    def _look_after_kept(self) -> None:
+        """Those at the head of what is kept may have got another pool meanwhile, and it may have room."""
+        for code, kept in list(self._kept.items()):
+            if self._router.pool_of(kept[0]) is not self._kept_for[code]:
+                self._route_kept(code)
 
     def _route_kept(self, code: str) -> None:
         """Room appeared: route what was kept, one by one so that its order stays, until there is none again."""
@@ -159,10 +176,12 @@ class Consumer:
     async def _wait_for_room(self) -> int:
         """How much to ask for: what the pools this queue feeds have room for."""
         pools = self._router.pools
+        self._look_after_kept()
         while self.kept_count >= self._queue.capabilities.max_batch:
             await self._first_of([self._router.pool_of(kept[0]).room_future() for kept in self._kept.values()], None)
             if self._stop_asked.done():
                 break
+            self._look_after_kept()
         fed = [pools[code] for code in self._fed if code in pools]
         if fed and not any(pool.room for pool in fed):
             await self._first_of([pool.room_future() for pool in fed], FULL_POOL_PATIENCE_S)

@@ -148,9 +148,13 @@ def decide(
 
 
 def wait_for_breaker(wait_s: float, delivery: Delivery, queue: Capabilities) -> Verdict:
-    """What to do with a message whose endpoint's breaker is open: nothing is spent, only time."""
+    """What to do with a message whose endpoint's breaker is open: nothing is spent, only time.
+
+    Each time it comes in vain it stays away for longer: a long outage must not use up what its queue allows to receive.
+    """
     if queue.ordered_redelivery and delivery.held_s + wait_s > MAX_HOLD_S:
-        return Nack(max(MIN_DELAY_S, wait_s))
+        longer_s = min(wait_s * 2.0 ** min(delivery.receive_count - 1, 10), DEFAULT_DELAY_S)
+        return Nack(max(MIN_DELAY_S, wait_s, longer_s))
     return Retry(wait_s)
 
 

@@ -25,6 +25,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "in flight within concurrency": bounds.in_flight_within_concurrency,
     "messages within capacity": bounds.messages_within_capacity,
     "starts within the rate": bounds.starts_within_the_rate,
+    "waits as long as asked": bounds.waits_as_long_as_asked,
     "isolation": bounds.isolation,
     "nothing leaks": endings.nothing_leaks,
     "metrics tell the truth": endings.metrics_tell_the_truth,

@@ -34,12 +34,17 @@ class ThreadsForbiddenError(RuntimeError):
     """A simulation has one thread: what happens in another one could not be replayed."""
 
 
+class EndlessError(RuntimeError):
+    """The limit of steps was reached: the history goes round in circles."""
+
+
 class SeededLoop(asyncio.BaseEventLoop):
     """Runs one history. `steps` counts what ran; `trace` is a running checksum of it."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
         self.steps = 0
+        self.steps_limit: int | None = None
         self.trace = 0
         self.before_step: Callable[[int], None] | None = None  # called with the life whose step comes next
         self._now = 0.0
@@ -120,6 +125,8 @@ class SeededLoop(asyncio.BaseEventLoop):
                 if life in self._dead:
                     return
             self.steps += 1
+            if self.steps == self.steps_limit:
+                raise EndlessError
             handle._run()
 
     def _pick(self) -> asyncio.Handle | None:

@@ -3,10 +3,13 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 
+from flowcatalyst.message import Nack, Retry
 from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
 from flowcatalyst.routing.rate import WINDOW_S
 from flowcatalyst.simulation.history import Event, Kind
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Promises, Violation
+
+CLOCK_GRAIN_S = 1e-6
 
 
 def in_flight_within_concurrency(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
@@ -72,6 +75,30 @@ def starts_within_the_rate(events: Sequence[Event], promises: Promises) -> Itera
                 yield Violation(event.at, event.message, text)
         elif event.kind in LIFE_ENDS:
             starts.clear()
+
+
+def waits_as_long_as_asked(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
+    """A message that is to be retried after a while is not attempted before; one given back has to come again first."""
+    not_before: dict[str, float] = {}
+    away: set[str] = set()
+    for event in events:
+        name = event.message
+        if event.kind is Kind.VERDICT and isinstance(event.value, Retry):
+            not_before[name] = event.at + event.value.after_s
+        elif event.kind is Kind.VERDICT and isinstance(event.value, Nack):
+            away.add(name)
+        elif event.kind in (Kind.RECEIVED, Kind.NACK, Kind.UNKNOWN):  # a new delivery, or none at all
+            away.discard(name)
+            not_before.pop(name, None)
+        elif event.kind is Kind.ATTEMPT:
+            due_at = not_before.pop(name, 0.0)
+            if event.at < due_at - CLOCK_GRAIN_S:
+                yield Violation(event.at, name, f"attempted {due_at - event.at:.3f} s before its retry was due")
+            if name in away:
+                yield Violation(event.at, name, "attempted after it was given back, without being received again")
+        elif event.kind in LIFE_ENDS:
+            not_before.clear()
+            away.clear()
 
 
 def isolation(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:

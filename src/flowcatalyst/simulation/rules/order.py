@@ -123,7 +123,7 @@ def first_attempts_in_order(events: Sequence[Event], promises: Promises) -> Iter
                     yield Violation(event.at, name, f"first attempt although {earlier} of group {facts.group} {how}")
         elif _settles(event, facts):
             line.unsettled.pop(name, None)
-        elif loose & {facts.pool, DEFAULT_POOL} and (kind is Kind.NACK or _fails(event)):
+        elif loose & {facts.pool, DEFAULT_POOL} and _fails(event):
             line.unsettled.clear()
 
 

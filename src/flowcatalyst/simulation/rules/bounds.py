@@ -7,7 +7,7 @@ from flowcatalyst.message import Nack, Retry
 from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
 from flowcatalyst.routing.rate import WINDOW_S
 from flowcatalyst.simulation.history import Event, Kind
-from flowcatalyst.simulation.rules.common import LIFE_ENDS, Promises, Violation
+from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation
 
 CLOCK_GRAIN_S = 1e-6
 
@@ -79,10 +79,11 @@ def starts_within_the_rate(events: Sequence[Event], promises: Promises) -> Itera
 
 def waits_as_long_as_asked(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
     """A message that is to be retried after a while is not attempted before; one given back has to come again first."""
+    messages = Messages.of(events)
     not_before: dict[str, float] = {}
     away: set[str] = set()
     for event in events:
-        name = event.message
+        name = messages.original(event.message)
         if event.kind is Kind.VERDICT and isinstance(event.value, Retry):
             not_before[name] = event.at + event.value.after_s
         elif event.kind is Kind.VERDICT and isinstance(event.value, Nack):

@@ -5,10 +5,20 @@ import random
 from flowcatalyst.delivery.contract import Response
 from flowcatalyst.errors import ConnectError, ConnectionBrokenError, DeliveryError, TargetRefusedError
 from flowcatalyst.simulation.endpoint import Behaviour, respond
-from tests.sim.plan import Plan
+from tests.sim.plan import STEP_S, Plan
 
 Answer = tuple[float, Response | DeliveryError]
 OUTAGE = (20.0, 70.0)  # "down" is down between these
+
+
+def _in_step(behaviour: Behaviour) -> Behaviour:
+    """Answers come at whole tenths of a second, many of them at the very same moment."""
+
+    def answer(now: float, message_id: str) -> Answer:
+        latency_s, response = behaviour(now, message_id)
+        return max(STEP_S, round((now + latency_s) / STEP_S) * STEP_S - now), response
+
+    return answer
 
 
 class Endpoints:
@@ -18,11 +28,18 @@ class Endpoints:
         self._troubles = plan.endpoint_troubles
         self._rng = rng
         self._timeout_s = plan.http_timeout_s
+        self._in_step = plan.in_step
         self._healed = False
         self.seen: dict[str, int] = {}
 
     def behaviours(self) -> dict[str, Behaviour]:
-        return {"healthy": self._good, "flaky": self._flaky, "odd": self._odd, "down": self._down}
+        plain: dict[str, Behaviour] = {
+            "healthy": self._good,
+            "flaky": self._flaky,
+            "odd": self._odd,
+            "down": self._down,
+        }
+        return {host: _in_step(one) for host, one in plain.items()} if self._in_step else plain
 
     def heal(self) -> None:
         self._healed = True

@@ -5,7 +5,7 @@ Each kind of trouble is in a plan or not (swarm testing): a history with everyth
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flowcatalyst.message import DEFAULT_POOL, DispatchMode, MessagePointer, encode_pointer
 from flowcatalyst.queues.contract import Outgoing
@@ -17,6 +17,7 @@ from flowcatalyst.simulation.queue import QueueFaults
 POOLS = (DEFAULT_POOL, "A", "B")
 TROUBLES_S = 120.0  # how long faults go on
 PROMPT_S = 15.0
+STEP_S = 0.1
 
 
 @dataclass(slots=True, frozen=True)
@@ -54,6 +55,7 @@ class Plan:
     endpoint_troubles: frozenset[str]
     dead_letters_fail: float
     queues: tuple[str, ...]
+    in_step: bool = False  # answers and acts come at whole tenths of a second: much happens at the same moment
 
 
 @dataclass(slots=True, frozen=True)
@@ -119,6 +121,7 @@ def draw_plan(seed: int, *, ordered: bool) -> Plan:
         )
         for n in range(rng.randint(2, 9))
     ]
+    in_step = draw.chance(0.4)
     troubles = frozenset(name for name in ENDPOINT_TROUBLES if draw.chance(0.5))
     return Plan(
         seed=seed,
@@ -128,11 +131,12 @@ def draw_plan(seed: int, *, ordered: bool) -> Plan:
         max_batch=rng.choice((1, 3, 10, 10)),
         pools=draw.pools(),
         letters=_letters(draw, groups, rng.randint(50, 70)),
-        acts=_acts(draw),
+        acts=_acts(draw, in_step),
         queue_faults=draw.queue_faults(),
         endpoint_troubles=troubles,
         dead_letters_fail=0.3 if draw.chance(0.3) else 0.0,
         queues=queues,
+        in_step=in_step,
     )
 
 
@@ -225,7 +229,7 @@ def _copy(original: Letter, at: float) -> Letter:
     return Letter(at, original.queue, f"{original.name}#2", original.outgoing, copied)
 
 
-def _acts(draw: _Draw) -> list[Act]:
+def _acts(draw: _Draw, in_step: bool) -> list[Act]:
     rng = draw.rng
     acts = []
     if draw.chance(0.5):
@@ -235,6 +239,8 @@ def _acts(draw: _Draw) -> list[Act]:
         acts += [Act(rng.uniform(0.0, TROUBLES_S), what, steps=rng.randint(1, 200)) for _ in range(rng.randint(1, 3))]
     if draw.chance(0.4):
         acts += [Act(rng.uniform(1.0, TROUBLES_S), "stop") for _ in range(rng.randint(1, 2))]
+    if in_step:
+        acts = [replace(act, at=round(act.at / STEP_S) * STEP_S) for act in acts]
     return sorted(acts, key=lambda act: act.at)
 
 

@@ -69,14 +69,14 @@ class _Holdings:
 
     def __init__(self) -> None:
         self.since: dict[str, int] = {}
-        self.given_back: dict[str, tuple[int, float]] = {}  # number, delay asked for
+        self.given_back: dict[str, tuple[int, int, float]] = {}  # held since, given back at, delay asked for
 
     def note(self, number: int, event: Event) -> None:
         if event.kind is Kind.RECEIVED:
             self.since.setdefault(event.message, number)
         elif event.kind is Kind.NACK:
-            if self.since.pop(event.message, None) is not None:
-                self.given_back[event.message] = (number, event.value[0])
+            if (since := self.since.pop(event.message, None)) is not None:
+                self.given_back[event.message] = (since, number, event.value[0])
         elif event.kind in LIFE_ENDS:
             self.since.clear()
 
@@ -87,10 +87,10 @@ class _Holdings:
             return "is still in the router" if self.since[earlier] < accepted else None
         if earlier not in self.given_back:
             return None  # the queue has not shown it
-        number, delay_s = self.given_back[earlier]
+        since, number, delay_s = self.given_back[earlier]
         if delay_s > 0:
             return f"was given back for {delay_s:g} s to a queue that does not keep order"
-        return "was given back without it" if accepted < number else None
+        return "was given back without it" if since < accepted < number else None
 
 
 def first_attempts_in_order(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:

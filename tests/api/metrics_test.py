@@ -1,7 +1,8 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from flowcatalyst import __version__
-from flowcatalyst.message import Result
+from flowcatalyst.message import Result, Severity
+from flowcatalyst.operations.warnings import WarningCode
 from tests.api.running import Running, on_idle_router
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -54,6 +55,17 @@ async def test_metrics_tell_what_each_pool_did_and_holds(router: Running) -> Non
     assert value(samples, "flowcatalyst_warnings") == 1
     for state in ("waiting", "leased", "delayed"):
         assert value(samples, "flowcatalyst_queue_messages", queue="low", state=state) == 0
+
+
+async def test_metrics_tell_whether_the_router_works_and_whether_somebody_should_look(router: Running) -> None:
+    samples = await scrape(router)
+    assert value(samples, "flowcatalyst_primary") == 1
+    assert value(samples, "flowcatalyst_health") == 0
+    router.app.warnings.add(WarningCode.PROCESSING, Severity.CRITICAL, "a test", "test")
+    samples = await scrape(router)
+    assert value(samples, "flowcatalyst_health") == 1
+    assert value(samples, "flowcatalyst_open_warnings", severity="CRITICAL") == 1
+    assert value(samples, "flowcatalyst_open_warnings", severity="WARN") == 0
 
 
 async def test_duration_buckets_are_cumulative(router: Running) -> None:

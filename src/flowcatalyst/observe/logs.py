@@ -188,7 +188,7 @@ def _line(
         delivery.group,
         pool,
         delivery.source.name,
-        pointer.mediation_target,
+        pointer.mediation_target.partition("?")[0],  # a query may hold secrets
         pointer.dispatch_mode,
         tries,
         delivery.receive_count,

@@ -14,6 +14,7 @@ from flowcatalyst import __version__
 from flowcatalyst.app import App
 from flowcatalyst.message import Result
 from flowcatalyst.observe.stats import DURATION_BUCKETS_S, PoolStats
+from flowcatalyst.operations.health import Level, assess
 from flowcatalyst.queues.contract import Depth
 from flowcatalyst.routing.breaker import BreakerState
 from flowcatalyst.routing.pool import Pool
@@ -82,9 +83,23 @@ class RouterCollector(Collector):
         yield _gauge("tracker_size", "Messages the router owns", len(self._app.tracker))
         yield _gauge("dead_letters", "Dead letters kept", self.stored.dead_letters)
         yield _gauge("warnings", "Different warnings of the last hours", len(self._app.warnings.list()))
+        yield from self._state()
         build = GaugeMetricFamily("flowcatalyst_build_info", "Always 1", labels=["version", "python"])
         build.add_metric([__version__, platform.python_version()], 1)
         yield build
+
+    def _state(self) -> Iterator[Metric]:
+        """Whether the router works, and whether somebody should look."""
+        app = self._app
+        yield _gauge("primary", "1 if this router is at work, 0 if it is a standby", app.at_work)
+        yield _gauge("health", "0: healthy, 1: warning, 2: degraded", list(Level).index(assess(app)[0]))
+        family = GaugeMetricFamily("flowcatalyst_open_warnings", "Not acknowledged", labels=["severity"])
+        for severity, count in app.warnings.open_by_severity().items():
+            family.add_metric([severity], count)
+        yield family
+        if app.sync is not None and app.sync.last_success_at is not None:
+            age_s = app.clock.wall() - app.sync.last_success_at
+            yield _gauge("config_sync_age_seconds", "Since all sources of the configuration answered", age_s)
 
     def _breakers(self) -> Metric:
         text = "0: closed, 1: half open, 2: open"

@@ -18,6 +18,7 @@ from flowcatalyst.delivery.http2 import Http2Client
 from flowcatalyst.delivery.mediator import Mediator
 from flowcatalyst.engine import Engine
 from flowcatalyst.errors import ConfigurationError, FlowCatalystError
+from flowcatalyst.message import Severity
 from flowcatalyst.observe.logs import AttemptLogger
 from flowcatalyst.operations.config_source import sources_from
 from flowcatalyst.operations.config_sync import ConfigSync
@@ -25,7 +26,7 @@ from flowcatalyst.operations.dead_letters import DeadLetters
 from flowcatalyst.operations.notify import Notifier
 from flowcatalyst.operations.router_config import QueueConfig, RouterConfig, difference
 from flowcatalyst.operations.standby import Standby
-from flowcatalyst.operations.warnings import WarningLog
+from flowcatalyst.operations.warnings import WarningCode, WarningLog
 from flowcatalyst.queue_factory import QueueFactory
 from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.queues.embedded import EmbeddedQueue
@@ -53,10 +54,12 @@ class App:
         self.judge = OrderJudge()  # of the built-in receivers
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
-        self.factory = QueueFactory(self.store, settings.embedded.queues, settings.embedded.visibility_s)
-        self.fence = Fence()
-        self.engine = self._new_engine()  # of the present or latest term of work
         self.config = _config_of(settings)
+        self.factory = QueueFactory(self.store, settings.embedded.visibility_s)
+        self.factory.add_embedded(self.config.queues.values())
+        self.fence = Fence()
+        self.engine = self._new_engine()  # of the present term of work; of the latest one if there will be no other
+        self.stopped_clean = True  # everything in hand was settled or given back at the end of the latest term
         self.sync: ConfigSync | None = None
         self.standby: Standby | None = None
         self.started = False
@@ -91,11 +94,6 @@ class App:
     def consumers(self) -> dict[str, Consumer]:
         return self.engine.consumers
 
-    @property
-    def stopped_clean(self) -> bool:
-        """Whether everything in hand was settled or given back before the stop."""
-        return self.engine.stopped_clean
-
     def prepare_data_dir(self) -> None:
         """Make the data folder, or raise `ConfigurationError` if it cannot be made or written."""
         folder = self.settings.data_dir
@@ -123,7 +121,8 @@ class App:
         async with AsyncExitStack() as stack:
             await self.dead_letters.open()
             stack.push_async_callback(self.dead_letters.close)
-            stack.push_async_callback(self.factory.close_all)
+            await self.store.open()
+            stack.push_async_callback(self.store.close)
             await self.factory.open_embedded()
             yield
 
@@ -178,12 +177,20 @@ class App:
                 yield
             return
         self.standby = Standby(self.settings.standby, self.clock, self.identity, self.warnings, self.fence)
-        waiting = Tasks().spawn(self.standby.run(self._at_work_now), "standby")
+        waiting = Tasks().spawn(self.standby.run(self._one_term_of_many), "standby")
         try:
             yield
         finally:
             self.standby.stop()
             await waiting
+
+    @asynccontextmanager
+    async def _one_term_of_many(self) -> AsyncIterator[None]:
+        try:
+            async with self._at_work_now():
+                yield
+        finally:
+            self.engine = self._new_engine()  # a standby has no consumers and no pools
 
     @asynccontextmanager
     async def _at_work_now(self) -> AsyncIterator[None]:
@@ -200,35 +207,59 @@ class App:
                 {name: config.connections for name, config in self.config.queues.items()},
                 self.factory.close,
             )
-            self.at_work = True
+            self.at_work, self.stopped_clean = True, False
         try:
             yield
         finally:
             async with self._changing:
                 self.at_work = False
             await engine.stop()
-            for name, queue in engine.queues.items():
+            self.stopped_clean = engine.stopped_clean
+            for name, queue in engine.open_queues():
                 await self.factory.close(name, queue)
 
     def _new_engine(self) -> Engine:
         return Engine(self.dead_letters, self.warnings, self.clock, self.fence)
 
     async def apply(self, config: RouterConfig) -> None:
-        """Put a configuration in force: at once if at work, else at the next term."""
+        """Put a configuration in force: at once if at work, else at the next term.
+
+        A queue that nobody can make is left out, or stays as it was, with a warning. Raises `ConfigurationError` if
+        others cannot be opened now; they are tried again with the next configuration.
+        """
         async with self._changing:
-            before, self.config = self.config, config
-            if not self.at_work:
-                return
-            self.engine.apply_pools(config.pools)
-            changes = difference(before.queues, config.queues)
-            for name in (*changes.removed, *changes.changed):
-                if name in self.engine.consumers:
-                    self.engine.remove_queue(name)
-            problems = [await self._add_queue(config.queues[name]) for name in (*changes.added, *changes.changed)]
-            if failed := [problem for problem in problems if problem]:
-                missing = {name: queue for name, queue in config.queues.items() if name in self.engine.consumers}
-                self.config = RouterConfig(config.pools, missing)
-                raise ConfigurationError("; ".join(failed))
+            before, self.config = self.config, self._usable(config)
+            self.factory.add_embedded(self.config.queues.values())
+            await self.factory.open_embedded()
+            if self.at_work:
+                await self._change_engine(before)
+
+    def _usable(self, config: RouterConfig) -> RouterConfig:
+        """The configuration without the queues that nobody can make. One that was known before stays as it was."""
+        queues = dict(config.queues)
+        for name, queue in config.queues.items():
+            if problem := self.factory.problem_with(queue):
+                known = self.config.queues.get(name)
+                text = problem if known is None else f"{problem}; it stays as it was"
+                self.warnings.add(WarningCode.CONFIG_REJECTED, Severity.WARN, text, "app")
+                del queues[name]
+                if known is not None:
+                    queues[name] = known
+        return RouterConfig(config.pools, queues)
+
+    async def _change_engine(self, before: RouterConfig) -> None:
+        """Make what the engine has what is configured now."""
+        queues = self.config.queues
+        self.engine.apply_pools(self.config.pools)
+        changes = difference(before.queues, queues)
+        for name in (*changes.removed, *changes.changed):
+            if name in self.engine.consumers:
+                self.engine.remove_queue(name)
+        problems = [await self._add_queue(queues[name]) for name in (*changes.added, *changes.changed)]
+        if failed := [problem for problem in problems if problem]:
+            polled = {name: queue for name, queue in queues.items() if name in self.engine.consumers}
+            self.config = RouterConfig(self.config.pools, polled)
+            raise ConfigurationError("; ".join(failed))
 
     async def _add_queue(self, config: QueueConfig) -> str:
         """Poll one more queue; what is wrong with it, or nothing."""
@@ -241,7 +272,9 @@ class App:
 
 
 def _config_of(settings: Settings) -> RouterConfig:
-    """Pools and queues as the settings have them."""
+    """Pools and queues as the settings have them; none if they come from elsewhere."""
+    if settings.sync.config_url is not None:
+        return RouterConfig()
     pools = {pool.code: pool.limits() for pool in settings.pools}
     return RouterConfig(pools, {name: QueueConfig(name, f"embedded:{name}") for name in settings.embedded.queues})
 

@@ -41,6 +41,7 @@ CONSUMER_STOP_S: Final = 25.0
 POOL_DRAIN_S: Final = 30.0
 SETTLE_S: Final = 10.0
 WINDOW_PERIOD_S: Final = 30.0
+LEASE_PERIOD_S: Final = 15.0  # shorter if a queue has short leases
 
 OnLeft = Callable[[str, Queue], Awaitable[None]]
 
@@ -111,22 +112,22 @@ class Engine:
             fence=self._fence,
         )
         self.router.apply(pools)
+        self._add_watches()
         for name, queue in queues.items():
             self.add_queue(name, queue, (connections or {}).get(name, 1))
-        self._add_watches(min((queue.capabilities.visibility_s for queue in queues.values()), default=60.0) / 4)
         self.watches.start(self._tasks)
         log.info("router_started", action="router_started", queues=list(queues), pools=list(pools))
 
-    def _add_watches(self, lease_period_s: float) -> None:
+    def _add_watches(self) -> None:
         watches, clock, warnings = self.watches, self._clock, self._warnings
-        watches.add("leases", lease_period_s, LeaseKeeper(self.tracker, clock, self.router.disown).look)
+        watches.add("leases", LEASE_PERIOD_S, LeaseKeeper(self.tracker, clock, self.router.disown).look)
+        self._lease_watch = watches.all[-1]
         watches.add("removed pools and queues", CLEAN_UP_PERIOD_S, self.forget_left)
         watches.add("circuit breakers", BREAKER_PERIOD_S, self._evict_idle_breakers)
         health = ConsumerHealth(self.consumers, self.restart_consumer, clock, warnings)
         watches.add("consumers", CONSUMER_PERIOD_S, health.look)
         leaks = LeakDetector(self.tracker, self.router, self.settlers, self.consumers, warnings)
         watches.add("leaks", LEAK_PERIOD_S, leaks.look)
-
         watches.add("pool windows", WINDOW_PERIOD_S, self._take_window_snapshots)
 
     async def _take_window_snapshots(self) -> None:
@@ -153,6 +154,7 @@ class Engine:
         self.consumers[name] = Consumer(queue, settler, self.router, self._dead_letters, self._warnings, self._clock)
         self._settling[settler] = self._tasks.spawn(settler.run(), f"settle {name}")
         self._consuming[name] = []
+        self._lease_watch.period_s = min(self._lease_watch.period_s, queue.capabilities.visibility_s / 4)
         self._start_polling(name)
 
     def remove_queue(self, name: str) -> None:
@@ -173,6 +175,10 @@ class Engine:
                 if self._on_left is not None:
                     await self._on_left(leaving.name, leaving.queue)
                 log.info("queue_left", action="queue_left", queue=leaving.name)
+
+    def open_queues(self) -> list[tuple[str, Queue]]:
+        """By name: those that are polled, and those that were removed but are not closed yet."""
+        return [*self.queues.items(), *((leaving.name, leaving.queue) for leaving in self._leaving)]
 
     def restart_consumer(self, name: str) -> None:
         """Start a new poll loop in place of one that hangs."""

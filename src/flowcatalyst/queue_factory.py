@@ -15,39 +15,49 @@ FORMS: Final = ("embedded:name",)
 class QueueFactory:
     """Makes the queues of a configuration. Those of the embedded store are shared with whoever publishes to them."""
 
-    def __init__(self, store: EmbeddedStore, names: Iterable[str], visibility_s: float) -> None:
-        self.embedded = {name: EmbeddedQueue(store, name, visibility_s=visibility_s) for name in names}
+    def __init__(self, store: EmbeddedStore, visibility_s: float) -> None:
+        self.embedded: dict[str, EmbeddedQueue] = {}  # by their name in the store
         self._store = store
         self._visibility_s = visibility_s
 
-    async def open(self, config: QueueConfig) -> Queue:
-        """The open queue of a configuration. Raises `ConfigurationError` if its URI is none of ours."""
-        scheme, _, rest = config.uri.partition(":")
-        if scheme != "embedded" or not rest:
-            forms = ", ".join(FORMS)
-            raise ConfigurationError(f"queue {config.name}: its queueUri has none of the forms {forms}")
-        return await self._open_embedded(rest.removeprefix("//"), config.visibility_s)
+    def problem_with(self, config: QueueConfig) -> str:
+        """A sentence about a configuration that no queue can be made of; empty if one can."""
+        if _embedded_name(config):
+            return ""
+        return f"queue {config.name}: its queueUri has none of the forms {', '.join(FORMS)}"
+
+    def add_embedded(self, configs: Iterable[QueueConfig]) -> None:
+        """Make those of the store, so that one can publish to them once they are open, whether or not we poll them."""
+        for config in configs:
+            if name := _embedded_name(config):
+                self.embedded.setdefault(name, self._make(name, config))
 
     async def open_embedded(self) -> None:
-        """Open those that are known from the start, so that one can publish to them."""
         for queue in self.embedded.values():
             await queue.open()
+
+    async def open(self, config: QueueConfig) -> Queue:
+        """The open queue of a configuration. Raises `ConfigurationError` if there is a problem with it."""
+        name = _embedded_name(config)
+        if not name:
+            raise ConfigurationError(self.problem_with(config))
+        queue = self._make(name, config)
+        known = self.embedded.setdefault(name, queue)
+        if known.capabilities == queue.capabilities:
+            queue = known
+        await queue.open()
+        return queue
 
     async def close(self, name: str, queue: Queue) -> None:
         """A queue that is no longer polled. Embedded ones stay open: one may still publish to them."""
         if queue not in self.embedded.values():
             await queue.close()
 
-    async def close_all(self) -> None:
-        for queue in self.embedded.values():
-            await queue.close()
+    def _make(self, name: str, config: QueueConfig) -> EmbeddedQueue:
+        return EmbeddedQueue(self._store, name, visibility_s=config.visibility_s or self._visibility_s)
 
-    async def _open_embedded(self, name: str, visibility_s: float | None) -> EmbeddedQueue:
-        known = self.embedded.get(name)
-        wanted_s = visibility_s or self._visibility_s
-        if known is not None and known.capabilities.visibility_s == wanted_s:
-            return known
-        queue = EmbeddedQueue(self._store, name, visibility_s=wanted_s)
-        await queue.open()
-        self.embedded.setdefault(name, queue)
-        return queue
+
+def _embedded_name(config: QueueConfig) -> str:
+    """The name of the embedded queue that is meant; empty if none is."""
+    scheme, _, rest = config.uri.partition(":")
+    return rest.removeprefix("//") if scheme == "embedded" else ""

@@ -1,4 +1,4 @@
-"""`flowcatalyst up` as a real process that tests may kill."""
+"""`flowcatalyst up` or `flowcatalyst router` as a real process that tests may kill."""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ import re
 import signal
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,10 +115,13 @@ def _can_be_written(database: Path) -> bool:
     return True
 
 
-async def run_cli(*args: object) -> tuple[int, str, str]:
+async def run_cli(*args: object, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
     """Run the command to its end: exit code, output, errors."""
     process = await asyncio.create_subprocess_exec(
-        *_command("flowcatalyst", *args), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *_command("flowcatalyst", *args),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, **(env or {})},
     )
     output, errors = await process.communicate()
     return process.returncode or 0, output.decode(), errors.decode()
@@ -131,28 +134,46 @@ async def router_process(
     *,
     module: str = "flowcatalyst",
     crash_at: str | None = None,
+    command: Sequence[object] = ("up",),
+    env: Mapping[str, str] | None = None,
 ) -> AsyncIterator[RouterProcess]:
-    """`flowcatalyst up` on a free port; killed at the end of the block if it still runs.
+    """A command that routes, on a free port; killed at the end of the block if it still runs.
 
     With `crash_at` the variable of the test build is set; only `tests.support.crashing_router` honours it.
     """
+    crash = {} if crash_at is None else {CRASH_VARIABLE: crash_at}
+    async with starting_process(folder, waits, module=module, command=command, env={**crash, **(env or {})}) as router:
+        assert router.process.stdout is not None
+        line = (await router.process.stdout.readline()).decode()
+        found = re.search(r"http://[\d.:]+", line)
+        assert found is not None, f"it did not start: {line} {router.log.read_text()}"
+        router.url = found[0]
+        yield router
+
+
+@asynccontextmanager
+async def starting_process(
+    folder: Path,
+    waits: Waits = IMPATIENT,
+    *,
+    module: str = "flowcatalyst",
+    command: Sequence[object] = ("up",),
+    env: Mapping[str, str] | None = None,
+) -> AsyncIterator[RouterProcess]:
+    """The same, but not waited for: it has no address yet."""
     config = folder / "flowcatalyst.toml"
     config.write_text(waits.toml())
     log = folder / "router.log"
     with log.open("ab") as errors:
         process = await asyncio.create_subprocess_exec(
-            *_command(module, "up", "--port", "0", "--data-dir", folder / "data", "--config", config),
+            *_command(module, *command, "--port", "0", "--data-dir", folder / "data", "--config", config),
             stdout=asyncio.subprocess.PIPE,
             stderr=errors,
             cwd=ROOT,
-            env=os.environ | {"PYTHONFAULTHANDLER": "1"} | ({} if crash_at is None else {CRASH_VARIABLE: crash_at}),
+            env={**os.environ, "PYTHONFAULTHANDLER": "1", **(env or {})},
         )
     try:
-        assert process.stdout is not None
-        line = (await process.stdout.readline()).decode()
-        found = re.search(r"http://[\d.:]+", line)
-        assert found is not None, f"it did not start: {line} {log.read_text()}"
-        yield RouterProcess(process, found[0], folder / "data", log)
+        yield RouterProcess(process, "", folder / "data", log)
     finally:
         if process.returncode is None:
             process.kill()

@@ -62,15 +62,17 @@ def router(
 def _run(settings: Settings, *, demo: bool, with_test_bench: bool) -> None:
     os.umask(0o077)  # queue and dead letters hold tokens: nobody else may read them
     interpreter.tune()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        clean = runner.run(_serve(settings, demo, with_test_bench))
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            clean = runner.run(_serve(settings, demo, with_test_bench))
+    finally:
+        flush_logs()  # what is said about an error comes after them
     _end_now(0 if clean else EXIT_NOT_CLEAN)
 
 
 def _end_now(code: int) -> None:
     """End without taking the interpreter apart: threads of the HTTP/2 library may abort the process in the middle of
     that, and the exit code would be lost. Everything of ours is closed by now."""
-    flush_logs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -161,7 +161,7 @@ class App:
             return
         self.sync = ConfigSync(
             settings,
-            sources_from(settings.config_url),
+            sources_from(settings.config_url, _ssl_context(self.settings.mediator.http)),
             self.clock,
             self.warnings,
             self.apply,

@@ -15,10 +15,12 @@ from flowcatalyst.delivery.mediator import endpoint_of
 from flowcatalyst.message import Severity
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.operations.watch import (
+    BACKLOG_PERIOD_S,
     BREAKER_PERIOD_S,
     CLEAN_UP_PERIOD_S,
     CONSUMER_PERIOD_S,
     LEAK_PERIOD_S,
+    Backlog,
     ConsumerHealth,
     LeakDetector,
     LeaseKeeper,
@@ -128,6 +130,7 @@ class Engine:
         watches.add("consumers", CONSUMER_PERIOD_S, health.look)
         leaks = LeakDetector(self.tracker, self.router, self.settlers, self.consumers, warnings)
         watches.add("leaks", LEAK_PERIOD_S, leaks.look)
+        watches.add("backlog", BACKLOG_PERIOD_S, Backlog(self.queues, warnings).look)
         watches.add("pool windows", WINDOW_PERIOD_S, self._take_window_snapshots)
 
     async def _take_window_snapshots(self) -> None:

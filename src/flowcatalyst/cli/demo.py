@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from flowcatalyst.app import App
+from flowcatalyst.errors import ConfigurationError
 from flowcatalyst.message import DEFAULT_POOL, MessagePointer, encode_pointer
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.tasks import Tasks
@@ -36,6 +37,8 @@ class Demo:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         tasks = Tasks()
+        if not self._app.queues:
+            raise ConfigurationError("the demo needs a queue to publish to, and the configuration names none")
         tasks.spawn(self._feed(), "demo feed")
         tasks.spawn(self._show(), "demo line")
         try:

@@ -94,7 +94,8 @@ async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:
                 return True
             raise
         signals.has_started()
-        print(f"FlowCatalyst {__version__} is routing. API and live page: {listening.url}/", flush=True)
+        doing = "is routing" if app.standby is None else "shares the work with others and waits for its turn"
+        print(f"FlowCatalyst {__version__} {doing}. API and live page: {listening.url}/", flush=True)
         if demo:
             print(f"Demo traffic runs; the log is in {log_file}. Ctrl-C drains and stops.", flush=True)
             await stack.enter_async_context(Demo(app, listening).running())
@@ -105,12 +106,12 @@ async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:
 
 
 class _Signals:
-    """The first SIGINT or SIGTERM asks for a stop, or ends a start that is under way; the second ends at once."""
+    """The first SIGINT, SIGTERM or SIGHUP asks for a stop, or ends a start under way; the second ends at once."""
 
     def __init__(self) -> None:
         self.stop = asyncio.Event()
         self._starting = asyncio.current_task()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
 
     def has_started(self) -> None:

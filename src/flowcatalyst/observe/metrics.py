@@ -97,9 +97,12 @@ class RouterCollector(Collector):
         for severity, count in app.warnings.open_by_severity().items():
             family.add_metric([severity], count)
         yield family
+        age = GaugeMetricFamily(
+            "flowcatalyst_config_sync_age_seconds", "Since all sources of the configuration answered", labels=[]
+        )
         if app.sync is not None and app.sync.last_success_at is not None:
-            age_s = app.clock.wall() - app.sync.last_success_at
-            yield _gauge("config_sync_age_seconds", "Since all sources of the configuration answered", age_s)
+            age.add_metric([], app.clock.wall() - app.sync.last_success_at)
+        yield age
 
     def _breakers(self) -> Metric:
         text = "0: closed, 1: half open, 2: open"

@@ -160,6 +160,8 @@ class Standby:
             self._lose("Redis has lost the lock of this router; it stops working")
         elif holder.identity != self.identity:
             self._lose("another router has taken the lock of this one; it stops working")
+        elif self._lease_left_s() <= 0:  # a term that was over once is not taken up again
+            self._lose("the lock could not be refreshed before it ran out; this router stops working")
         else:
             self._fence.until = self._lease_from(asked_at)
 

@@ -11,10 +11,10 @@ POOL_BUGS: Final = (
         (
             (
                 """\
-        self._scheduler.hold(delivery, self._now() + seconds)
+                self._hold(delivery, after_s, f"retry after {delivery.failures} failed attempts")
 """,
                 """\
-        self._scheduler.hold(delivery, self._now() + seconds / 2)
+                self._hold(delivery, after_s / 2, f"retry after {delivery.failures} failed attempts")
 """,
             ),
         ),
@@ -282,6 +282,7 @@ POOL_BUGS: Final = (
 """,
             ),
         ),
+        missing="a queue that locks groups shows a second batch of a group only when a lease ran out: too rare",
     ),
     Mutant(
         "the followers of a failed message are neither kept nor given back",

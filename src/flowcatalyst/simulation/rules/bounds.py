@@ -78,12 +78,17 @@ def starts_within_the_rate(events: Sequence[Event], promises: Promises) -> Itera
 
 
 def waits_as_long_as_asked(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
-    """A message that is to be retried after a while is not attempted before; one given back has to come again first."""
-    messages = Messages.of(events)
+    """A message that is to be retried after a while is not attempted before; one given back has to come again first.
+
+    One that was published twice waits in two places, and each has a clock of its own.
+    """
+    copied = Messages.of(events).copied()
     not_before: dict[str, float] = {}
     away: set[str] = set()
     for event in events:
-        name = messages.original(event.message)
+        name = event.message
+        if name in copied:
+            continue
         if event.kind is Kind.VERDICT and isinstance(event.value, Retry):
             not_before[name] = event.at + event.value.after_s
         elif event.kind is Kind.VERDICT and isinstance(event.value, Nack):

@@ -1,14 +1,28 @@
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import aiohttp
+import pytest
 
 from flowcatalyst import __version__
 from flowcatalyst.app import App
 from flowcatalyst.clock import SystemClock
 from flowcatalyst.config import Settings
+from flowcatalyst.errors import QueueUnavailableError
+from flowcatalyst.message import Severity
+from flowcatalyst.operations.health import SILENT_STORAGE_S
+from flowcatalyst.operations.standby import StandbyState
+from flowcatalyst.operations.warnings import WarningCode
+from flowcatalyst.operations.watch import SILENT_CONSUMER_S
+from flowcatalyst.queues.embedded import EmbeddedQueue
 from flowcatalyst.web.asgi import build_api
 from flowcatalyst.web.server import api_server, bind
+from tests.api.breakers_test import open_breaker
+from tests.api.resting import resting_standby, resting_sync
 from tests.api.running import Running, until
+
+PROBES = ("/health/live", "/health/ready", "/health/startup", "/health", "/monitoring/health")
 
 
 async def test_a_router_at_work_is_up_and_ready(router: Running) -> None:
@@ -21,7 +35,7 @@ async def test_a_router_at_work_is_up_and_ready(router: Running) -> None:
     assert (answer.json["status"], answer.json["version"]) == ("UP", __version__)
     names = {check["name"] for check in answer.json["checks"]}
     assert names == {"consumer default", "consumer high", "consumer medium", "consumer low", "storage"}
-    for path in ("/health/live", "/health/ready"):
+    for path in ("/health/live", "/health/ready", "/health/startup"):
         answer = await router.client.get(path)
         assert (answer.status, answer.json["status"]) == (200, "UP")
 
@@ -85,8 +99,179 @@ async def test_before_the_router_runs_the_api_is_alive_but_not_ready(tmp_path: P
     app = App(Settings(data_dir=tmp_path))
     listening = bind("127.0.0.1", 0)
     async with api_server(build_api(app), listening), aiohttp.ClientSession(listening.url) as session:
-        for path, status in [("/health/live", 200), ("/health/ready", 503), ("/health", 503)]:
+        for path, status in [("/health/live", 200), ("/health/ready", 503), ("/health/startup", 503), ("/health", 503)]:
             async with session.get(path) as response:
                 assert response.status == status
         async with session.post("/api/messages", json={"mediationTarget": "http://127.0.0.1:9/"}) as response:
             assert (response.status, response.content_type) == (503, "application/problem+json")
+
+
+async def test_a_router_that_stops_has_started_but_is_not_ready(router: Running) -> None:
+    router.app.stopping = True
+    answer = await router.client.get("/health/ready")
+    assert (answer.status, answer.json["checks"][0]["detail"]) == (503, "stopping")
+    assert (await router.client.get("/health/startup")).status == 200
+
+
+async def test_a_standby_is_up_ready_and_healthy(router: Running) -> None:
+    resting_standby(router)
+    router.app.at_work = False
+    for path in ("/health", "/health/ready", "/health/startup"):
+        answer = await router.client.get(path)
+        assert (answer.status, answer.json["status"]) == (200, "UP")
+    assert answer.json["checks"] == [{"name": "router", "status": "UP", "detail": "standby"}]
+    assert await health(router) == {"status": "HEALTHY", "role": "standby", "reasons": []}
+
+
+async def test_probes_answer_at_once_while_a_broker_and_the_storage_hang(
+    router: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    freed = asyncio.Event()
+
+    async def hang(self: Any, *args: Any) -> list[Any]:
+        await freed.wait()
+        return []
+
+    monkeypatch.setattr(EmbeddedQueue, "receive", hang)
+    monkeypatch.setattr(type(router.app.store.writer), "read", hang)
+    clock = router.app.clock = LateClock()
+    for silent_s, status in ((0.0, 200), (SILENT_STORAGE_S, 503)):
+        clock.ahead_s = silent_s
+        for path in PROBES:
+            async with asyncio.timeout(0.5):
+                answer = await router.client.get(path)
+            assert answer.status == (status if path == "/health" else 200)
+    freed.set()
+
+
+async def test_storage_that_answers_again_is_up_again(router: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    freed = asyncio.Event()
+
+    async def hang(self: Any, *args: Any) -> None:
+        await freed.wait()
+
+    monkeypatch.setattr(type(router.app.store.writer), "read", hang)
+    clock = router.app.clock = LateClock()
+    assert (await router.client.get("/health")).status == 200
+    clock.ahead_s = SILENT_STORAGE_S
+    storage = (await router.client.get("/health")).json["checks"][-1]
+    assert (storage["name"], storage["status"], storage["detail"]) == ("storage", "DOWN", "no answer for 5 s")
+    monkeypatch.undo()
+    freed.set()
+    assert (await router.client.get("/health")).status == 200
+
+
+# /monitoring/health
+
+
+async def health(router: Running) -> dict[str, Any]:
+    found: dict[str, Any] = (await router.client.get("/monitoring/health")).json
+    return found
+
+
+async def assert_one_reason(router: Running, level: str, part: str, *words: str) -> None:
+    """It is this level, for one reason, of this part, with these words."""
+    found = await health(router)
+    (reason,) = found["reasons"]
+    assert (found["status"], reason["level"], reason["part"]) == (level, level, part)
+    for word in words:
+        assert word in reason["text"]
+
+
+async def test_an_idle_router_is_healthy(router: Running) -> None:
+    assert await health(router) == {"status": "HEALTHY", "role": "primary", "reasons": []}
+
+
+async def test_a_dead_consumer_degrades_the_router(router: Running) -> None:
+    consumer = router.app.consumers["high"]
+    consumer.stop()
+
+    async def stopped() -> bool:
+        return all(task.done() for task in router.app.engine._consuming["high"])
+
+    await until(stopped)
+    consumer.trouble = "the broker is away"
+    consumer.last_poll_at = consumer._polls_since = router.app.clock.monotonic() - SILENT_CONSUMER_S - 2
+    await assert_one_reason(router, "DEGRADED", "consumer", "queue high", "not polled for 62 s", "broker is away")
+
+
+async def test_a_consumer_whose_latest_poll_failed_is_a_warning(
+    router: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receive_from = EmbeddedQueue.receive
+
+    async def receive(self: EmbeddedQueue, limit: int, wait_s: float) -> list[Any]:
+        if self.name == "high":
+            raise QueueUnavailableError("the broker is away")
+        return [*await receive_from(self, limit, wait_s)]
+
+    monkeypatch.setattr(EmbeddedQueue, "receive", receive)
+
+    async def failed() -> bool:
+        return bool(router.app.consumers["high"].trouble)
+
+    await until(failed)
+    await assert_one_reason(router, "WARNING", "consumer", "latest poll of queue high failed", "broker is away")
+
+
+async def test_an_open_breaker_is_a_warning_that_names_its_endpoint(router: Running) -> None:
+    open_breaker(router, "http://shop.test/")
+    await assert_one_reason(router, "WARNING", "circuit breaker", "http://shop.test/", "is open")
+    router.app.breakers.get("http://shop.test/").reset()
+    assert (await health(router))["status"] == "HEALTHY"
+
+
+async def test_a_failed_config_sync_is_a_warning(router: Running) -> None:
+    sync = resting_sync(router)
+    assert (await health(router))["status"] == "HEALTHY"
+    sync.trouble = "http://config.test/ answered 500"
+    await assert_one_reason(router, "WARNING", "config sync", "http://config.test/ answered 500")
+
+
+async def test_a_primary_that_cannot_reach_its_lock_is_a_warning(router: Running) -> None:
+    standby = resting_standby(router)
+    standby.state, standby.trouble = StandbyState.PRIMARY, "Redis refuses the connection"
+    await assert_one_reason(router, "WARNING", "standby", "Redis refuses")
+    assert (await health(router))["role"] == "primary"
+
+
+async def test_a_standby_that_cannot_reach_its_lock_is_degraded_since_it_cannot_take_over(router: Running) -> None:
+    resting_standby(router).trouble = "Redis refuses the connection"
+    router.app.at_work = False
+    await assert_one_reason(router, "DEGRADED", "standby", "Redis refuses")
+    assert (await health(router))["role"] == "standby"
+
+
+async def test_a_watcher_that_is_late_is_a_warning(router: Running) -> None:
+    watch = next(one for one in router.app.engine.watches.all if one.name == "leases")
+    watch.looked_at -= 3 * watch.period_s + 31
+    await assert_one_reason(router, "WARNING", "watcher", "watcher of leases is late")
+
+
+async def test_a_critical_warning_counts_until_somebody_acknowledges_it(router: Running) -> None:
+    warnings = router.app.warnings
+    warnings.add(WarningCode.ROUTING, Severity.ERROR, "not that bad", "router")
+    assert (await health(router))["status"] == "HEALTHY"
+    warnings.add(WarningCode.PROCESSING, Severity.CRITICAL, "no room on the disk", "consumer")
+    await assert_one_reason(router, "WARNING", "warnings", "a critical warning", "PROCESSING", "no room on the disk")
+    warnings.add(WarningCode.ROUTING, Severity.CRITICAL, "worse", "router")
+    await assert_one_reason(router, "WARNING", "warnings", "2 critical warnings", "worse")
+    await router.client.post("/monitoring/warnings/acknowledge?severity=CRITICAL")
+    assert (await health(router))["status"] == "HEALTHY"
+
+
+async def test_the_worst_reason_decides_and_all_are_told(router: Running) -> None:
+    open_breaker(router, "http://shop.test/")
+    resting_standby(router).trouble = "Redis refuses the connection"
+    resting_sync(router).trouble = "no answer"
+    found = await health(router)
+    assert found["status"] == "DEGRADED"
+    assert [reason["part"] for reason in found["reasons"]] == ["circuit breaker", "config sync", "standby"]
+
+
+async def test_a_router_that_is_not_at_work_is_not_blamed_for_what_rests(router: Running) -> None:
+    open_breaker(router, "http://shop.test/")
+    router.app.consumers["high"].trouble = "the broker is away"
+    router.app.engine.watches.all[0].looked_at = 0.0
+    router.app.at_work = False
+    assert await health(router) == {"status": "HEALTHY", "role": "not at work", "reasons": []}

@@ -1,141 +1,76 @@
-import dataclasses
+"""Rules that hold for all of the monitoring API."""
+
+import re
+from pathlib import Path
 from typing import Any
 
-import pytest
+import msgspec
 
-from tests.api.running import Running, on_idle_router, until
-from tests.support.http_servers import Gate, raw_server
+from flowcatalyst.app import App
+from flowcatalyst.config import Settings
+from flowcatalyst.web.asgi import build_api
+from tests.api.running import Running, on_idle_router
+
+LISTS = (
+    "/monitoring/queue-stats",
+    "/monitoring/pool-stats",
+    "/monitoring/consumer-health",
+    "/monitoring/circuit-breakers",
+    "/monitoring/in-flight-messages",
+    "/monitoring/warnings",
+    "/monitoring/dead-letters",
+)
+OTHERS = ("/monitoring/health", "/monitoring/standby-status", "/monitoring/config")
 
 
-async def in_flight(router: Running, query: str = "") -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await router.client.get(f"/monitoring/in-flight-messages{query}")).json
+async def document(router: Running) -> dict[str, Any]:
+    found: dict[str, Any] = (await router.client.get("/schema/openapi.json")).json
     return found
 
 
-async def test_every_message_in_the_router_says_what_it_waits_for(router: Running) -> None:
-    gate = Gate()
-    async with raw_server(gate) as endpoint:
-        message = {"mediationTarget": endpoint.url(), "messageGroupId": "g", "authToken": "s3cret"}
-        await router.client.post("/api/messages", [{"id": "m-1", **message}, {"id": "m-2", **message}])
-
-        async def both_are_there() -> bool:
-            return len(await in_flight(router)) == 2
-
-        await until(both_are_there)
-        await endpoint.until(lambda server: len(server.requests) == 1)
-        answer = await router.client.get("/monitoring/in-flight-messages")
-        first, second = answer.json
-        assert "s3cret" not in answer.text
-        assert first["brokerId"] != second["brokerId"]
-        assert first["elapsedMs"] >= second["elapsedMs"]
-        wanted = {
-            "id": "m-1",
-            "queue": "default",
-            "pool": "DEFAULT-POOL",
-            "group": "g",
-            "mode": "BLOCK_ON_ERROR",
-            "attempts": 1,
-            "failures": 0,
-            "receiveCount": 1,
-            "waiting": {"what": "the answer to attempt 1", "behind": None, "untilInMs": None},
-        }
-        assert {key: first[key] for key in wanted} == wanted
-        assert second["waiting"] == {"what": "its turn in group g", "behind": "m-1", "untilInMs": None}
-        gate.opened.set()
-        await router.until_settled()
-        assert await in_flight(router) == []
-
-
-async def test_messages_in_the_router_can_be_looked_up(router: Running) -> None:
-    gate = Gate()
-    async with raw_server(gate) as endpoint:
-        for number in range(4):
-            pool = "POOL-LOW" if number % 2 else "DEFAULT-POOL"
-            group = f"g-{number}"
-            await router.send(id=f"m-{number}", mediationTarget=endpoint.url(), messageGroupId=group, poolCode=pool)
-        await endpoint.until(lambda server: len(server.requests) == 4)
-        everything = await in_flight(router)
-        assert [one["id"] for one in everything] == ["m-0", "m-1", "m-2", "m-3"]
-        assert ids(await in_flight(router, "?limit=2")) == ["m-0", "m-1"]
-        assert ids(await in_flight(router, "?id=m-2")) == ["m-2"]
-        assert ids(await in_flight(router, f"?id={everything[3]['brokerId']}")) == ["m-3"]
-        assert ids(await in_flight(router, "?pool=POOL-LOW")) == ["m-1", "m-3"]
-        assert ids(await in_flight(router, "?group=g-1")) == ["m-1"]
-        assert ids(await in_flight(router, "?group=g-1&pool=DEFAULT-POOL")) == []
-        gate.opened.set()
-
-
-def ids(found: list[dict[str, Any]]) -> list[str]:
-    return [one["id"] for one in found]
-
-
-async def test_a_message_its_pool_is_done_with_waits_for_its_queue_to_confirm(router: Running) -> None:
-    gate, busy = Gate(), Gate()
-    async with raw_server(gate) as endpoint, raw_server(busy) as other:
-        await router.send(id="busy", mediationTarget=other.url(), messageGroupId="other")  # so that acks are collected
-        await other.until(lambda server: len(server.requests) == 1)
-        await router.send(id="m", mediationTarget=endpoint.url(), messageGroupId="g")
-        await endpoint.until(lambda server: len(server.requests) == 1)
-        settler = router.app.settlers["default"]
-        settler.capabilities = dataclasses.replace(settler.capabilities, settle_linger_s=1.0)
-        gate.opened.set()
-
-        async def pool_is_done() -> bool:
-            return router.app.router.pools["DEFAULT-POOL"].stats.delivered == 1
-
-        await until(pool_is_done)
-        message = next(one for one in await in_flight(router) if one["id"] == "m")
-        assert message["waiting"]["what"] == "its queue to confirm"
-        busy.opened.set()
+@on_idle_router
+async def test_every_list_is_a_plain_array(idle_router: Running) -> None:
+    paths = (await document(idle_router))["paths"]
+    for path in LISTS:
+        assert isinstance((await idle_router.client.get(path)).json, list)
+        content = paths[path]["get"]["responses"]["200"]["content"]["application/json"]
+        assert content["schema"]["type"] == "array"
 
 
 @on_idle_router
-@pytest.mark.parametrize("query", ["?limit=0", "?limit=1001", "?limit=x"])
-async def test_a_limit_out_of_bounds_is_refused(idle_router: Running, query: str) -> None:
-    for path in ("/monitoring/in-flight-messages", "/monitoring/dead-letters"):
-        (await idle_router.client.get(path + query)).assert_problem(400, "limit")
+async def test_what_can_be_monitored_is_what_the_document_lists(idle_router: Running) -> None:
+    paths = (await document(idle_router))["paths"]
+    readable = {path for path, item in paths.items() if path.startswith("/monitoring/") and "get" in item}
+    assert readable == {*LISTS, *OTHERS, "/monitoring/dead-letters/{number}"}
+    for path in OTHERS:
+        assert (await idle_router.client.get(path)).status == 200
 
 
-async def test_queues_tell_what_they_hold(router: Running) -> None:
-    gate = Gate()
-    async with raw_server(gate) as endpoint:
-        await router.client.post("/api/messages?queue=low", {"mediationTarget": endpoint.url()})
-        await endpoint.until(lambda server: len(server.requests) == 1)
-        queues = {queue["name"]: queue for queue in (await router.client.get("/monitoring/queue-stats")).json}
-        assert list(queues) == ["default", "high", "medium", "low"]
-        low = queues["low"]
-        assert (low["waiting"], low["leased"], low["delayed"]) == (0, 1, 0)
-        assert low["secondsSincePoll"] < 60
-        gate.opened.set()
-        await router.until_settled()
+def property_names(node: Any) -> set[str]:
+    if isinstance(node, list):
+        return {name for one in node for name in property_names(one)}
+    if not isinstance(node, dict):
+        return set()
+    own = set(node["properties"]) if isinstance(node.get("properties"), dict) else set()
+    return own | {name for one in node.values() for name in property_names(one)}
 
 
-async def test_a_breaker_of_an_endpoint_that_cannot_be_reached_opens(router: Running) -> None:
-    target = "http://127.0.0.1:9/nobody"
-    await router.client.post(
-        "/api/messages", [{"mediationTarget": f"{target}?n={n}", "dispatchMode": "IMMEDIATE"} for n in range(20)]
-    )
-
-    async def is_open() -> bool:
-        breakers = (await router.client.get("/monitoring/circuit-breakers")).json
-        return bool(breakers) and breakers[0]["state"] == "OPEN" and breakers[0]["rejected"] > 0
-
-    await until(is_open)
-    (breaker,) = (await router.client.get("/monitoring/circuit-breakers")).json
-    assert breaker["endpoint"] == target
-    assert breaker["openedForS"] >= 0
-    text = (await router.client.get("/metrics")).text
-    assert f'flowcatalyst_circuit_breaker_state{{endpoint="{target}"}} 2.0' in text
+@on_idle_router
+async def test_every_name_is_in_camel_case(idle_router: Running) -> None:
+    found = await document(idle_router)
+    names = property_names(found)
+    parameters = [
+        parameter
+        for item in found["paths"].values()
+        for operation in item.values()
+        for parameter in operation.get("parameters", [])
+    ]
+    assert len(names) > 100
+    for name in names | {parameter["name"] for parameter in parameters}:
+        assert re.fullmatch(r"[a-z][a-zA-Z0-9]*", name), name
 
 
-async def test_a_breaker_of_a_good_endpoint_is_closed(router: Running) -> None:
-    await router.client.post("/api/seed/messages?count=1")
-    await router.until_settled()
-    (breaker,) = (await router.client.get("/monitoring/circuit-breakers")).json
-    assert breaker == {
-        "endpoint": router.receiver("fast"),
-        "state": "CLOSED",
-        "failureRatio": 0.0,
-        "rejected": 0,
-        "openedForS": None,
-    }
+@on_idle_router
+async def test_the_document_is_the_same_after_each_start(idle_router: Running, tmp_path: Path) -> None:
+    again = build_api(App(Settings(data_dir=tmp_path))).openapi_schema.to_schema()
+    assert await document(idle_router) == msgspec.to_builtins(again)

@@ -54,12 +54,15 @@ async def test_pool_stats_show_limits_load_and_counts(router: Running) -> None:
 async def test_windows_forget_what_all_time_remembers(router: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     ahead_s = 0.0
     monotonic = router.app.clock.monotonic
+    watches = router.app.engine.watches
+    snapshots = next(watch for watch in watches.all if watch.name == "pool windows")
 
     async def later(seconds: float) -> dict[str, Any]:
         nonlocal ahead_s
         ahead_s += seconds
         with monkeypatch.context() as patch:
             patch.setattr(router.app.clock, "monotonic", lambda: monotonic() + ahead_s)
+            await watches.look_once(snapshots)
             return await pool(router, "POOL-LOW")
 
     await later(0.0)

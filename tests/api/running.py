@@ -1,11 +1,11 @@
 """A whole router with its API on a free port, and a client that talks to it over HTTP."""
 
 import asyncio
-import dataclasses
 import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,10 @@ import aiohttp
 import msgspec
 import pytest
 
+from flowcatalyst import queue_factory
 from flowcatalyst.app import App
 from flowcatalyst.config import Settings
+from flowcatalyst.queues.embedded import EmbeddedQueue
 from flowcatalyst.web.server import Listening, serve
 
 DEADLINE_S = 20.0
@@ -131,8 +133,9 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 @asynccontextmanager
 async def run_router(folder: Path, **settings: Any) -> AsyncIterator[Running]:
-    app = App(Settings(data_dir=folder, port=0, **settings))
-    for queue in app.queues.values():  # a stop waits for the poll under way
-        queue.capabilities = dataclasses.replace(queue.capabilities, long_poll_s=0.05)
-    async with serve(app) as listening, aiohttp.ClientSession(listening.url) as session:
-        yield Running(app, Client(session), listening)
+    with pytest.MonkeyPatch.context() as patch:
+        # A stop waits for the poll under way.
+        patch.setattr(queue_factory, "EmbeddedQueue", partial(EmbeddedQueue, long_poll_s=0.05))
+        app = App(Settings(data_dir=folder, port=0, **settings))
+        async with serve(app) as listening, aiohttp.ClientSession(listening.url) as session:
+            yield Running(app, Client(session), listening)

@@ -1,14 +1,23 @@
-"""How the router is, in one word and the reasons for it. Asks no broker and no file: it answers at once."""
+"""How the router is, in one word and the reasons for it. Whatever hangs, the answer comes at once."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from flowcatalyst.app import App
+from flowcatalyst.errors import FlowCatalystError
 from flowcatalyst.message import Severity
 from flowcatalyst.operations.standby import StandbyState
 from flowcatalyst.operations.watch import SILENT_CONSUMER_S
+from flowcatalyst.queues import embedded_jobs
+from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.routing.breaker import BreakerState
+from flowcatalyst.tasks import Tasks
+
+ANSWER_WITHIN_S: Final = 0.05  # what a probe waits for the storage
+SILENT_STORAGE_S: Final = 5.0
 
 
 class Level(StrEnum):
@@ -34,9 +43,14 @@ def assess(app: App) -> tuple[Level, list[Reason]]:
     return worst, reasons
 
 
+def polling_consumers(app: App) -> dict[str, Consumer]:
+    """The consumers that should poll. While a router stops or steps down it still has some; they are done."""
+    return app.consumers if app.at_work else {}
+
+
 def _consumers(app: App) -> Iterator[Reason]:
     now = app.clock.monotonic()
-    for name, consumer in app.consumers.items():
+    for name, consumer in polling_consumers(app).items():
         silent_s = consumer.silent_s(now)
         if silent_s >= SILENT_CONSUMER_S:
             why = f": {consumer.trouble}" if consumer.trouble else ""
@@ -46,7 +60,7 @@ def _consumers(app: App) -> Iterator[Reason]:
 
 
 def _breakers(app: App) -> Iterator[Reason]:
-    for endpoint, breaker in app.breakers.items():
+    for endpoint, breaker in app.breakers.items() if app.at_work else ():
         if breaker.state is not BreakerState.CLOSED:
             state = breaker.state.lower().replace("_", " ")
             yield Reason(Level.WARNING, "circuit breaker", f"the circuit breaker of {endpoint} is {state}")
@@ -73,5 +87,40 @@ def _warnings(app: App) -> Iterator[Reason]:
     critical = [one for one in app.warnings.list() if one.severity is Severity.CRITICAL and not one.acknowledged]
     if critical:
         newest = critical[0]
-        text = f"{len(critical)} critical warnings, the newest: {newest.code}: {newest.message}"
+        count = "a critical warning" if len(critical) == 1 else f"{len(critical)} critical warnings, the newest"
+        text = f"{count}: {newest.code}: {newest.message}"
         yield Reason(Level.WARNING, "warnings", text)
+
+
+class StorageProbe:
+    """Asks the files of the router whether they answer, but waits for no disk that hangs.
+
+    A question stays open until it is answered; only how long it has been open tells that something is wrong.
+    """
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self._tasks = Tasks()
+        self._question: asyncio.Task[None] | None = None
+        self._asked_at = 0.0
+        self._trouble = ""
+
+    async def trouble(self) -> str:
+        """Why the storage cannot be used; empty if it can, or did not have the time to tell."""
+        clock = self.app.clock
+        if self._question is None or self._question.done():
+            self._question, self._asked_at = self._tasks.spawn(self._ask(), "ask storage"), clock.monotonic()
+        await asyncio.wait([self._question], timeout=ANSWER_WITHIN_S)
+        open_s = clock.monotonic() - self._asked_at
+        if not self._question.done() and open_s >= SILENT_STORAGE_S:
+            return f"no answer for {open_s:.0f} s"
+        return self._trouble
+
+    async def _ask(self) -> None:
+        try:
+            await self.app.store.writer.read(embedded_jobs.data_version)
+            await self.app.dead_letters.get(1)
+        except FlowCatalystError as error:
+            self._trouble = str(error)
+        else:
+            self._trouble = ""

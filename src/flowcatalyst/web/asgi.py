@@ -8,6 +8,7 @@ from litestar.types import ControllerRouterHandler
 
 from flowcatalyst.app import App
 from flowcatalyst.observe.metrics import Metrics
+from flowcatalyst.operations.health import StorageProbe
 from flowcatalyst.web.access import access_guards
 from flowcatalyst.web.api import (
     breakers,
@@ -26,9 +27,10 @@ from flowcatalyst.web.api import (
     warnings,
 )
 from flowcatalyst.web.dependencies import TestBench
-from flowcatalyst.web.openapi import document_access, document_problems, openapi_config
+from flowcatalyst.web.openapi import document_access, document_parameters, document_problems, openapi_config
 from flowcatalyst.web.origin_guard import origin_guards
 from flowcatalyst.web.problems import EXCEPTION_HANDLERS, MAX_REQUEST_BYTES
+from flowcatalyst.web.query_guard import QueryGuard
 
 _ROUTES: Final[list[ControllerRouterHandler]] = [
     home.get_home,
@@ -75,22 +77,25 @@ _TEST_BENCH: Final[list[ControllerRouterHandler]] = [
 
 def build_api(app: App, *, with_test_bench: bool = True) -> Litestar:
     """The API of a router. It may be served before the router runs and after it stopped: then it answers 503."""
-    bench, its_metrics = TestBench(app.judge, app.ids), Metrics(app)
-    auth = app.settings.auth
+    bench, its_metrics, storage = TestBench(app.judge, app.ids), Metrics(app), StorageProbe(app)
+    auth, query_guard = app.settings.auth, QueryGuard()
     api = Litestar(
         route_handlers=[*_ROUTES, *(_TEST_BENCH if with_test_bench else [])],
         dependencies={
             "app": Provide(lambda: app, sync_to_thread=False),
             "bench": Provide(lambda: bench, sync_to_thread=False),
             "metrics": Provide(lambda: its_metrics, sync_to_thread=False),
+            "storage": Provide(lambda: storage, sync_to_thread=False),
         },
-        guards=[*origin_guards(auth.mode), *access_guards(auth, app.clock)],
+        guards=[*origin_guards(auth.mode), *access_guards(auth, app.clock), query_guard.refuse_unknown],
         exception_handlers=EXCEPTION_HANDLERS,
         openapi_config=openapi_config(),
         request_max_body_size=MAX_REQUEST_BYTES,
         logging_config=None,
         debug=False,
     )
+    document_parameters(api.openapi_schema)
     document_problems(api.openapi_schema)
     document_access(api.openapi_schema, auth)
+    query_guard.learn(api.openapi_schema)
     return api

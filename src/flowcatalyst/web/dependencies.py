@@ -1,4 +1,4 @@
-"""What handlers are given, by the name of their parameter: `app`, `bench` or `metrics`.
+"""What handlers are given, by the name of their parameter: `app`, `bench`, `metrics` or `storage`.
 
 One each: Litestar resolves several in a task group of their own, which costs more than the rest of a request.
 """
@@ -10,6 +10,7 @@ from litestar.di import NamedDependency
 from flowcatalyst.app import App
 from flowcatalyst.clock import IdSource
 from flowcatalyst.observe.metrics import Metrics
+from flowcatalyst.operations.health import StorageProbe
 from flowcatalyst.web.order_judge import OrderJudge
 
 
@@ -24,3 +25,4 @@ class TestBench:
 TheApp = NamedDependency[App]
 TheTestBench = NamedDependency[TestBench]
 TheMetrics = NamedDependency[Metrics]
+TheStorageProbe = NamedDependency[StorageProbe]

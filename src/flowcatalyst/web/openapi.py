@@ -10,7 +10,8 @@ import msgspec
 from litestar import Request, Response, Router
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin, OpenAPIRenderPlugin
-from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, RequestBody, SecurityScheme
+from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, RequestBody, Schema, SecurityScheme
+from litestar.openapi.spec.enums import OpenAPIType
 
 from flowcatalyst import __version__
 from flowcatalyst.config import AuthSettings
@@ -81,11 +82,30 @@ def inline_schema(body_type: Any) -> Any:
 
 def document_problems(document: Any) -> None:
     """Say for every operation that its errors are problem details."""
-    for _, _, operation in _operations(document):
-        litestars = operation.responses.get("400")
-        if litestars is not None and PROBLEM_MEDIA_TYPE not in litestars.content:
-            del operation.responses["400"]
-        operation.responses["default"] = _problem("What went wrong, in a sentence")
+    for _, _, operation in operations(document):
+        bad_request = operation.responses.get("400")
+        if bad_request is not None and bad_request.description == HTTPStatus.BAD_REQUEST.description:
+            del operation.responses["400"]  # Litestar's own, of another shape
+        elif bad_request is not None:
+            bad_request.content.setdefault(PROBLEM_MEDIA_TYPE, _PROBLEM_CONTENT[PROBLEM_MEDIA_TYPE])
+        what = _problem("What went wrong, in a sentence")
+        if own_failure := operation.responses.get("500"):  # of a receiver that fails on purpose, in more ways than 500
+            what.content = {**own_failure.content, **_PROBLEM_CONTENT}
+        operation.responses["default"] = what
+
+
+def document_parameters(document: Any) -> None:
+    """Say of a parameter that may be left out just what it is if it is there: it cannot be null."""
+    null = Schema(type=OpenAPIType.NULL)
+    for _, _, operation in operations(document):
+        for parameter in operation.parameters or []:
+            schema = parameter.schema
+            if schema.one_of and null in schema.one_of:
+                (only,), schema.one_of = [one for one in schema.one_of if one != null], None
+                if isinstance(only, Schema):
+                    schema.type, schema.format = only.type, schema.format or only.format
+                else:
+                    schema.all_of = [only]
 
 
 def document_access(document: Any, auth: AuthSettings) -> None:
@@ -95,7 +115,7 @@ def document_access(document: Any, auth: AuthSettings) -> None:
         return
     document.components.security_schemes = schemes
     needed: list[dict[str, list[str]]] = [{name: []} for name in schemes]
-    for path, method, operation in _operations(document):
+    for path, method, operation in operations(document):
         if auth.open_probes and path in PROBES:
             operation.security = []
             continue
@@ -117,7 +137,7 @@ _SECURITY_SCHEMES: Final = {
 }
 
 
-def _operations(document: Any) -> Iterator[tuple[str, str, Any]]:
+def operations(document: Any) -> Iterator[tuple[str, str, Any]]:
     """Path, method and operation."""
     for path, path_item in document.paths.items():
         for method in ("GET", "PUT", "POST", "PATCH", "DELETE"):

@@ -16,7 +16,7 @@ from flowcatalyst.web.dependencies import TheApp
 from flowcatalyst.web.problems import ProblemError
 from flowcatalyst.web.secrets import mask_body, mask_token
 
-MAX_NUMBER: Final = 2**63 - 1
+MAX_NUMBER: Final = 2**53 - 1  # what JSON can carry everywhere
 MAX_LISTED: Final = 1000
 Number = Annotated[int, PathParameter(ge=1, le=MAX_NUMBER, description="Number of the dead letter")]
 

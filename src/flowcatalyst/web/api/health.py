@@ -1,6 +1,5 @@
 """/health: is the process alive, can it work, does it work."""
 
-import asyncio
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Final
@@ -11,14 +10,10 @@ from litestar.openapi import ResponseSpec
 
 from flowcatalyst import __version__
 from flowcatalyst.app import App
-from flowcatalyst.errors import FlowCatalystError
-from flowcatalyst.operations.health import Level, assess
+from flowcatalyst.operations.health import Level, assess, polling_consumers
 from flowcatalyst.operations.watch import SILENT_CONSUMER_S
-from flowcatalyst.queues import embedded_jobs
 from flowcatalyst.queues.consumer import Consumer
-from flowcatalyst.web.dependencies import TheApp
-
-STORAGE_DEADLINE_S: Final = 5.0
+from flowcatalyst.web.dependencies import TheApp, TheStorageProbe
 
 
 class HealthStatus(StrEnum):
@@ -58,14 +53,15 @@ class RouterHealth(msgspec.Struct, rename="camel"):
     reasons: list[HealthReason]
 
 
-_DOWN: Final = {503: ResponseSpec(Health, description="A check is DOWN")}
+_DOWN: Final = {503: ResponseSpec(Health, generate_examples=False, description="A check is DOWN")}
 
 
 @get("/health", tags=["Health"], summary="Does everything work?", responses=_DOWN)
-async def get_health(app: TheApp) -> Response[Health]:
+async def get_health(storage: TheStorageProbe) -> Response[Health]:
     """503 and DOWN if a consumer does not poll its queue or a database does not answer."""
-    checks = [*_check_consumers(app), await _check_storage(app)]
-    return _answer(checks)
+    trouble = await storage.trouble()
+    state = Check("storage", HealthStatus.DOWN if trouble else HealthStatus.UP, trouble or "open")
+    return _answer([*_check_consumers(storage.app), state])
 
 
 @get("/health/live", tags=["Health"], summary="Is the process alive?")
@@ -110,7 +106,7 @@ def _answer(checks: list[Check]) -> Response[Health]:
 
 def _check_consumers(app: App) -> list[Check]:
     now = app.clock.monotonic()
-    return [_check_consumer(name, consumer, now) for name, consumer in app.consumers.items()]
+    return [_check_consumer(name, consumer, now) for name, consumer in polling_consumers(app).items()]
 
 
 def _check_consumer(name: str, consumer: Consumer, now: float) -> Check:
@@ -124,15 +120,3 @@ def _check_consumer(name: str, consumer: Consumer, now: float) -> Check:
     elif consumer.silent_s(now) >= SILENT_CONSUMER_S:
         check.status = HealthStatus.DOWN
     return check
-
-
-async def _check_storage(app: App) -> Check:
-    try:
-        async with asyncio.timeout(STORAGE_DEADLINE_S):
-            await app.store.writer.read(embedded_jobs.data_version)
-            await app.dead_letters.get(1)
-    except TimeoutError:
-        return Check("storage", HealthStatus.DOWN, f"no answer within {STORAGE_DEADLINE_S:g} s")
-    except FlowCatalystError as error:
-        return Check("storage", HealthStatus.DOWN, str(error))
-    return Check("storage", HealthStatus.UP, "open")

@@ -83,12 +83,12 @@ class PublishResults(msgspec.Struct, rename="camel"):
 
 
 class NoneAccepted(Problem, rename="camel", kw_only=True):
-    """A problem with the result of each message."""
+    """A problem, with the result of each message if they came in a list."""
 
-    results: list[MessageResult]
-    accepted: int = 0
-    duplicates: int = 0
-    rejected: int
+    results: list[MessageResult] | msgspec.UnsetType = msgspec.UNSET
+    accepted: int | msgspec.UnsetType = msgspec.UNSET
+    duplicates: int | msgspec.UnsetType = msgspec.UNSET
+    rejected: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class NoneAcceptedError(ProblemError):
@@ -106,6 +106,8 @@ class NoneAcceptedError(ProblemError):
             status=problem.status,
             detail=problem.detail,
             results=self.results,
+            accepted=0,
+            duplicates=0,
             rejected=len(self.results),
         )
 
@@ -127,13 +129,18 @@ _item_decoder = msgspec.json.Decoder(NewMessage)
 _id_decoder = msgspec.json.Decoder(_JustId)
 
 
+_NOT_ACCEPTED: Final = ResponseSpec(
+    NoneAccepted, generate_examples=False, media_type=PROBLEM_MEDIA_TYPE, description="No message is acceptable"
+)
+
+
 @post(
     "/api/messages",
     status_code=HTTPStatus.ACCEPTED,
     tags=["Messages"],
     summary="Send messages",
     operation_class=with_json_body(NewMessage | list[NewMessage], f"One message, or a list of at most {MAX_MESSAGES}"),
-    responses={400: ResponseSpec(NoneAccepted, media_type=PROBLEM_MEDIA_TYPE, description="No message is acceptable")},
+    responses={400: _NOT_ACCEPTED},
     response_description="At least one message is in the queue, now or since an earlier request",
 )
 async def send_messages(

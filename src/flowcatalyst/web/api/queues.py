@@ -1,22 +1,31 @@
 """/monitoring/queue-stats and /monitoring/consumer-health: what the queues hold, and whether they are polled."""
 
+import asyncio
+from typing import Final
+
 import msgspec
 from litestar import get
 
 from flowcatalyst.app import App
+from flowcatalyst.errors import FlowCatalystError
+from flowcatalyst.operations.health import polling_consumers
 from flowcatalyst.operations.watch import SILENT_CONSUMER_S
 from flowcatalyst.queues.consumer import Consumer
+from flowcatalyst.queues.contract import Queue
 from flowcatalyst.web.dependencies import TheApp
+
+ANSWER_WITHIN_S: Final = 2.0
 
 
 class QueueView(msgspec.Struct, rename="camel"):
     """What a queue holds."""
 
     name: str
-    waiting: int
-    leased: int
-    delayed: int
+    waiting: int | None  # null: the queue did not tell
+    leased: int | None
+    delayed: int | None
     seconds_since_poll: float | None  # null: not polled yet
+    trouble: str  # why the queue did not tell; empty if it did
 
 
 class ConsumerView(msgspec.Struct, rename="camel"):
@@ -33,15 +42,18 @@ class ConsumerView(msgspec.Struct, rename="camel"):
 
 @get("/monitoring/queue-stats", tags=["Monitoring"], summary="Queues")
 async def get_queue_stats(app: TheApp) -> list[QueueView]:
-    """How many messages each queue holds: waiting to be received, leased by a router, or delayed."""
-    return [await _queue_view(app, name) for name in app.queues]
+    """How many messages each queue holds: waiting to be received, leased by a router, or delayed.
+
+    A queue that cannot be asked is listed without numbers; it holds up nobody else.
+    """
+    return await asyncio.gather(*(_queue_view(app, name, queue) for name, queue in _queues(app).items()))
 
 
 @get("/monitoring/consumer-health", tags=["Monitoring"], summary="Consumers")
 async def get_consumer_health(app: TheApp) -> list[ConsumerView]:
     """One for each queue that is polled; none on a standby. One without a poll for a minute is restarted."""
     now = app.clock.monotonic()
-    return [_consumer_view(name, consumer, now) for name, consumer in app.consumers.items()]
+    return [_consumer_view(name, consumer, now) for name, consumer in polling_consumers(app).items()]
 
 
 def _consumer_view(name: str, consumer: Consumer, now: float) -> ConsumerView:
@@ -56,11 +68,26 @@ def _consumer_view(name: str, consumer: Consumer, now: float) -> ConsumerView:
     )
 
 
-async def _queue_view(app: App, name: str) -> QueueView:
-    depth = await app.queues[name].depth()
-    consumer = app.consumers.get(name)
+def _queues(app: App) -> dict[str, Queue]:
+    """Those that are polled, by the name they have in the configuration, and the others one can publish to."""
+    found: dict[str, Queue] = dict(app.engine.queues) if app.at_work else {}
+    for name, queue in app.queues.items():
+        if queue not in found.values():
+            found.setdefault(name, queue)
+    return found
+
+
+async def _queue_view(app: App, name: str, queue: Queue) -> QueueView:
+    consumer = polling_consumers(app).get(name)
     since = None if consumer is None else _since(consumer.last_poll_at, app.clock.monotonic())
-    return QueueView(name, depth.waiting, depth.leased, depth.delayed, since)
+    try:
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            depth = await queue.depth()
+    except TimeoutError:
+        return QueueView(name, None, None, None, since, f"no answer within {ANSWER_WITHIN_S:g} s")
+    except FlowCatalystError as error:
+        return QueueView(name, None, None, None, since, str(error))
+    return QueueView(name, depth.waiting, depth.leased, depth.delayed, since, "")
 
 
 def _since(at: float | None, now: float) -> float | None:

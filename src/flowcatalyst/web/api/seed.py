@@ -83,7 +83,12 @@ async def seed_messages(
     endpoint: Annotated[
         str, QueryParameter(description="Name of a built-in receiver, random (fast, slow or faulty), or a full URL")
     ] = "fast",
-    queue: Annotated[str, QueryParameter(description="high, medium, low, default or random")] = "default",
+    queue: Annotated[
+        str,
+        QueryParameter(
+            description="high, medium, low, default or random", schema_extra={"enum": [*POOL_OF_QUEUE, RANDOM]}
+        ),
+    ] = "default",
     group_mode: Annotated[
         GroupMode,
         QueryParameter(

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import Request, Response, delete, get, post
+from litestar.openapi import ResponseSpec
 from litestar.params import PathParameter, QueryParameter
 
 from flowcatalyst.clock import IdSource
@@ -80,6 +81,7 @@ RECEIVERS: Final[dict[str, Callable[[IdSource, int], _Answer]]] = {
 }
 
 _decoder = msgspec.json.Decoder(Received)
+_FAILS: Final = [(400, "From client-error"), (500, "From fail, server-error and faulty")]
 
 
 @post(
@@ -88,15 +90,23 @@ _decoder = msgspec.json.Decoder(Received)
     tags=["Try it out"],
     summary="Receive a message",
     operation_class=with_json_body(Received, "The message as the router delivers it"),
+    responses={
+        status: ResponseSpec(ReceiverAnswer, generate_examples=False, description=text) for status, text in _FAILS
+    },
 )
 async def receive_message(
     request: Request[Any, Any, Any],
     bench: TheTestBench,
-    receiver: Annotated[str, PathParameter(description=f"One of {', '.join(RECEIVERS)}")],
+    receiver: Annotated[
+        str,
+        PathParameter(description=f"One of {', '.join(RECEIVERS)}", schema_extra={"enum": list(RECEIVERS)}),
+    ],
     delay_ms: Annotated[
-        int | None,
-        QueryParameter(name="delayMs", ge=0, le=MAX_DELAY_MS, description=f"Answer after this time; slow: {SLOW_MS}"),
-    ] = None,
+        int,
+        QueryParameter(
+            name="delayMs", ge=0, le=MAX_DELAY_MS, description=f"Answer after this time; 0 means {SLOW_MS} for slow"
+        ),
+    ] = 0,
     delay_s: Annotated[
         int, QueryParameter(name="delaySeconds", ge=1, le=43_200, description="What pending asks for")
     ] = PENDING_S,
@@ -111,7 +121,7 @@ async def receive_message(
         raise ProblemError(HTTPStatus.NOT_FOUND, detail)
     message_id = (await read_json(request, _decoder)).message_id
     bench.judge.arrived(receiver, message_id)
-    wait_ms = delay_ms if delay_ms is not None else SLOW_MS if receiver == "slow" else 0
+    wait_ms = delay_ms or (SLOW_MS if receiver == "slow" else 0)
     if wait_ms:
         await asyncio.sleep(wait_ms / 1000)
     answer = RECEIVERS[receiver](bench.ids, delay_s)

@@ -12,9 +12,9 @@ from litestar.params import PathParameter, QueryParameter
 from flowcatalyst.message import Severity
 from flowcatalyst.operations.warnings import Warning, WarningCode, WarningFilter  # noqa: A004
 from flowcatalyst.web.dependencies import TheApp
-from flowcatalyst.web.problems import ProblemError
+from flowcatalyst.web.problems import FieldProblem, ProblemError
 
-MAX_ID: Final = 2**63 - 1
+MAX_ID: Final = 2**53 - 1  # what JSON can carry everywhere
 Id = Annotated[int, PathParameter(ge=1, le=MAX_ID, description="Id of the warning")]
 
 
@@ -69,13 +69,25 @@ def read_filter(
         str | None, QueryParameter(description="Only those with this in their message, in any case")
     ] = None,
     since: Annotated[
-        datetime | None, QueryParameter(description="Only those that came, or came again, at this time or later")
+        str | None,
+        QueryParameter(
+            description="Only those that came, or came again, at this time or later",
+            schema_extra={"format": "date-time"},
+        ),
     ] = None,
 ) -> WarningFilter:
-    """The filter in the query parameters. A time without a zone is UTC."""
-    if since is not None and since.tzinfo is None:
-        since = since.replace(tzinfo=UTC)
-    return WarningFilter(severity, code, source, acknowledged, text, None if since is None else since.timestamp())
+    """The filter in the query parameters."""
+    return WarningFilter(severity, code, source, acknowledged, text, None if since is None else _timestamp(since))
+
+
+def _timestamp(text: str) -> float:
+    """Of a time as RFC 3339 has it; without a zone it is UTC. A number is no time: of what unit would it be?"""
+    try:
+        moment = msgspec.convert(text, datetime)
+    except msgspec.ValidationError:
+        detail = f"since: {text!r} is no time like 2026-01-31T12:00:00Z"
+        raise ProblemError(HTTPStatus.BAD_REQUEST, detail, [FieldProblem("since", detail)]) from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 _FILTERED: Final = {"wanted": Provide(read_filter, sync_to_thread=False)}

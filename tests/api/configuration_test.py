@@ -1,0 +1,109 @@
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.api.running import Running, on_idle_router, run_router
+from tests.support.http_servers import in_turn, raw_server, reply
+
+PATH = "/monitoring/config"
+
+
+def document(**concurrency: int) -> str:
+    pools = [{"code": code, "concurrency": number} for code, number in concurrency.items()]
+    return json.dumps({"processingPools": pools, "queues": [{"queueName": "orders", "queueUri": "embedded:default"}]})
+
+
+@on_idle_router
+async def test_without_a_config_url_the_settings_are_in_force(idle_router: Running) -> None:
+    found: dict[str, Any] = (await idle_router.client.get(PATH)).json
+    pools, queues = found.pop("processingPools"), found.pop("queues")
+    assert found == {
+        "synced": False,
+        "lastSuccessAt": None,
+        "lastAttemptAt": None,
+        "trouble": "",
+        "problems": [],
+        "sources": [],
+    }
+    assert [pool["code"] for pool in pools] == ["DEFAULT-POOL", "POOL-HIGH", "POOL-MEDIUM", "POOL-LOW"]
+    assert pools[3] == {
+        "code": "POOL-LOW",
+        "concurrency": 2,
+        "rateLimitPerMinute": None,
+        "capacity": 50,
+        "failureScope": "group",
+        "maxDeliveryAttempts": None,
+    }
+    assert queues[3] == {
+        "queueName": "low",
+        "queueUri": "embedded:low",
+        "connections": 1,
+        "visibilityTimeout": None,
+    }
+
+
+@on_idle_router
+async def test_a_reload_without_a_config_url_is_refused(idle_router: Running) -> None:
+    (await idle_router.client.post("/config/reload")).assert_problem(409, "no config URL", "restart")
+
+
+async def test_a_reload_puts_in_force_what_is_new_and_reports_it(tmp_path: Path) -> None:
+    source = tmp_path / "router.json"
+    source.write_text(document(A=1, B=2))
+    async with run_router(tmp_path / "data", sync={"config_url": str(source)}) as router:
+        found = (await router.client.get(PATH)).json
+        assert (found["synced"], found["trouble"], found["sources"][0]["ok"]) == (True, "", True)
+        assert [pool["code"] for pool in found["processingPools"]] == ["A", "B"]
+        nothing: dict[str, Any] = {
+            "changed": False,
+            "poolsAdded": [],
+            "poolsChanged": [],
+            "poolsRemoved": [],
+            "queuesAdded": [],
+            "queuesChanged": [],
+            "queuesRemoved": [],
+            "problems": [],
+            "unreachable": [],
+        }
+        answer = await router.client.post("/config/reload")
+        assert (answer.status, answer.json) == (200, nothing)
+        source.write_text(document(B=5, C=3))
+        change = {"changed": True, "poolsAdded": ["C"], "poolsChanged": ["B"], "poolsRemoved": ["A"]}
+        assert (await router.client.post("/config/reload")).json == {**nothing, **change}
+        found = (await router.client.get(PATH)).json
+        assert {pool["code"]: pool["concurrency"] for pool in found["processingPools"]} == {"B": 5, "C": 3}
+
+
+async def test_a_source_that_fails_says_why_without_its_credentials(tmp_path: Path) -> None:
+    good, bad = reply(200, document(A=1).encode()), reply(500)
+    async with raw_server(in_turn(lambda call: call.send(good), lambda call: call.send(bad))) as server:
+        url = server.url("/config").replace("http://", "http://ann:s3cret@")
+        async with run_router(tmp_path, sync={"config_url": url}) as router:
+            answer = await router.client.post("/config/reload")
+            (sentence,) = answer.json["unreachable"]
+            assert "500" in sentence
+            assert not answer.json["changed"]
+            answer = await router.client.get(PATH)
+            assert "s3cret" not in answer.text
+            (source,) = answer.json["sources"]
+            assert (source["ok"], source["failure"]) == (False, sentence)
+            assert answer.json["trouble"] == sentence
+            assert [pool["code"] for pool in answer.json["processingPools"]] == ["A"]  # as before
+
+
+async def test_entries_that_cannot_be_used_are_listed(tmp_path: Path) -> None:
+    source = tmp_path / "router.json"
+    source.write_text(document(A=1, B=-1))
+    async with run_router(tmp_path / "data", sync={"config_url": str(source)}) as router:
+        found = (await router.client.get(PATH)).json
+        assert len(found["problems"]) == 1
+        assert "B" in found["problems"][0]
+
+
+async def test_the_queue_of_a_source_has_the_name_it_has_there(tmp_path: Path) -> None:
+    source = tmp_path / "router.json"
+    source.write_text(document(A=1))
+    async with run_router(tmp_path / "data", sync={"config_url": str(source)}) as router:
+        (queue,) = (await router.client.get(PATH)).json["queues"]
+        assert (queue["queueName"], queue["queueUri"]) == ("orders", "embedded:default")
+        assert "orders" in {one["name"] for one in (await router.client.get("/monitoring/queue-stats")).json}

@@ -1,0 +1,137 @@
+import dataclasses
+from typing import Any
+
+import pytest
+
+from flowcatalyst.web.api.in_flight import MAX_CHECKED
+from tests.api.running import Running, on_idle_router, until
+from tests.support.http_servers import Gate, raw_server
+
+CHECK = "/monitoring/in-flight-messages/check"
+
+
+async def in_flight(router: Running, query: str = "") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await router.client.get(f"/monitoring/in-flight-messages{query}")).json
+    return found
+
+
+async def test_every_message_in_the_router_says_what_it_waits_for(router: Running) -> None:
+    gate = Gate()
+    async with raw_server(gate) as endpoint:
+        message = {"mediationTarget": endpoint.url(), "messageGroupId": "g", "authToken": "s3cret"}
+        await router.client.post("/api/messages", [{"id": "m-1", **message}, {"id": "m-2", **message}])
+
+        async def both_are_there() -> bool:
+            return len(await in_flight(router)) == 2
+
+        await until(both_are_there)
+        await endpoint.until(lambda server: len(server.requests) == 1)
+        answer = await router.client.get("/monitoring/in-flight-messages")
+        first, second = answer.json
+        assert "s3cret" not in answer.text
+        assert first["brokerId"] != second["brokerId"]
+        assert first["elapsedMs"] >= second["elapsedMs"]
+        wanted = {
+            "id": "m-1",
+            "queue": "default",
+            "pool": "DEFAULT-POOL",
+            "group": "g",
+            "mode": "BLOCK_ON_ERROR",
+            "attempts": 1,
+            "failures": 0,
+            "receiveCount": 1,
+            "waiting": {"what": "the answer to attempt 1", "behind": None, "untilInMs": None},
+        }
+        assert {key: first[key] for key in wanted} == wanted
+        assert second["waiting"] == {"what": "its turn in group g", "behind": "m-1", "untilInMs": None}
+        gate.opened.set()
+        await router.until_settled()
+        assert await in_flight(router) == []
+
+
+async def test_messages_in_the_router_can_be_looked_up(router: Running) -> None:
+    gate = Gate()
+    async with raw_server(gate) as endpoint:
+        for number in range(4):
+            pool = "POOL-LOW" if number % 2 else "DEFAULT-POOL"
+            group = f"g-{number}"
+            await router.send(id=f"m-{number}", mediationTarget=endpoint.url(), messageGroupId=group, poolCode=pool)
+        await endpoint.until(lambda server: len(server.requests) == 4)
+        everything = await in_flight(router)
+        assert [one["id"] for one in everything] == ["m-0", "m-1", "m-2", "m-3"]
+        assert ids(await in_flight(router, "?limit=2")) == ["m-0", "m-1"]
+        assert ids(await in_flight(router, "?id=m-2")) == ["m-2"]
+        assert ids(await in_flight(router, f"?id={everything[3]['brokerId']}")) == ["m-3"]
+        assert ids(await in_flight(router, "?pool=POOL-LOW")) == ["m-1", "m-3"]
+        assert ids(await in_flight(router, "?group=g-1")) == ["m-1"]
+        assert ids(await in_flight(router, "?group=g-1&pool=DEFAULT-POOL")) == []
+        gate.opened.set()
+
+
+def ids(found: list[dict[str, Any]]) -> list[str]:
+    return [one["id"] for one in found]
+
+
+async def test_a_message_its_pool_is_done_with_waits_for_its_queue_to_confirm(router: Running) -> None:
+    gate, busy = Gate(), Gate()
+    async with raw_server(gate) as endpoint, raw_server(busy) as other:
+        await router.send(id="busy", mediationTarget=other.url(), messageGroupId="other")  # so that acks are collected
+        await other.until(lambda server: len(server.requests) == 1)
+        await router.send(id="m", mediationTarget=endpoint.url(), messageGroupId="g")
+        await endpoint.until(lambda server: len(server.requests) == 1)
+        settler = router.app.settlers["default"]
+        settler.capabilities = dataclasses.replace(settler.capabilities, settle_linger_s=1.0)
+        gate.opened.set()
+
+        async def pool_is_done() -> bool:
+            return router.app.router.pools["DEFAULT-POOL"].stats.delivered == 1
+
+        await until(pool_is_done)
+        message = next(one for one in await in_flight(router) if one["id"] == "m")
+        assert message["waiting"]["what"] == "its queue to confirm"
+        busy.opened.set()
+
+
+@on_idle_router
+@pytest.mark.parametrize("query", ["?limit=0", "?limit=1001", "?limit=x"])
+async def test_a_limit_out_of_bounds_is_refused(idle_router: Running, query: str) -> None:
+    for path in ("/monitoring/in-flight-messages", "/monitoring/dead-letters"):
+        (await idle_router.client.get(path + query)).assert_problem(400, "limit")
+
+
+async def test_a_check_tells_for_each_id_whether_the_router_has_the_message(router: Running) -> None:
+    gate = Gate()
+    async with raw_server(gate) as endpoint:
+        await router.send(id="here", mediationTarget=endpoint.url(), poolCode="POOL-LOW")
+        await endpoint.until(lambda server: len(server.requests) == 1)
+        here = {"id": "here", "inFlight": True, "pool": "POOL-LOW"}
+        unknown = {"id": "null", "inFlight": False, "pool": None}
+        answer = await router.client.post(CHECK, {"ids": ["null", "here", "null", "here"]})
+        assert (answer.status, answer.json) == (200, [unknown, here, unknown, here])
+        gate.opened.set()
+        await router.until_settled()
+        assert (await router.client.post(CHECK, {"ids": ["here"]})).json == [{**here, "inFlight": False, "pool": None}]
+
+
+@on_idle_router
+async def test_as_many_ids_as_documented_can_be_checked_at_once(idle_router: Running) -> None:
+    answer = await idle_router.client.post(CHECK, {"ids": [f"m-{number}" for number in range(MAX_CHECKED)]})
+    assert (answer.status, len(answer.json)) == (200, MAX_CHECKED)
+
+
+@on_idle_router
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"ids": []}, ["ids", ">= 1"]),
+        ({"ids": ["m"] * (MAX_CHECKED + 1)}, ["ids", f"<= {MAX_CHECKED}"]),
+        ({"ids": "m"}, ["ids", "Expected `array`"]),
+        ({"ids": [5]}, ["ids[0]", "Expected `str`"]),
+        ({"ids": [None]}, ["ids[0]", "Expected `str`"]),
+        ({}, ["ids"]),
+        (["m"], ["Expected `object`"]),
+        ({"ids": ["m"], "pool": "P"}, ["unknown field `pool`"]),
+    ],
+)
+async def test_a_check_that_cannot_be_read_says_why(idle_router: Running, body: Any, words: list[str]) -> None:
+    (await idle_router.client.post(CHECK, body)).assert_problem(400, *words)

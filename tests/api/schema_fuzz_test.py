@@ -1,0 +1,148 @@
+"""Whatever a request holds, the answer is one that the OpenAPI document announces, and never a 500.
+
+`FUZZ_EXAMPLES=500 pytest tests/api/schema_fuzz_test.py` looks longer.
+"""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis import Case
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    positive_data_acceptance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+    unsupported_method,
+)
+
+from flowcatalyst import app as app_module
+from flowcatalyst.app import App
+from flowcatalyst.config import Settings
+from flowcatalyst.delivery.contract import Response, Target
+from flowcatalyst.web.api import test_endpoints
+from flowcatalyst.web.asgi import build_api
+from tests.api.running import DEADLINE_S, run_router
+
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "15"))
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    negative_data_rejection,
+    positive_data_acceptance,
+    unsupported_method,
+]
+NOT_EXPECTED = {
+    "/api/messages": [positive_data_acceptance],  # whether a URL can be called is more than a schema can say
+    "/api/seed/messages": [positive_data_acceptance],
+    "/api/test/{receiver}": [not_a_server_error, positive_data_acceptance],  # to fail is what some are for
+}
+
+
+def _document() -> Any:
+    with TemporaryDirectory() as folder:
+        document = build_api(App(Settings(data_dir=Path(folder)))).openapi_schema.to_schema()
+    return msgspec.to_builtins(document)
+
+
+schema = schemathesis.openapi.from_dict(_document())
+schema.config.generation.update(deterministic=True)
+
+
+class Nobody:
+    """An HTTP client that calls nobody: a message that was made up may name any host."""
+
+    def __init__(self) -> None:
+        self.freed = asyncio.Event()
+
+    async def post(self, target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> Response:
+        if target.path == "/hang":
+            await self.freed.wait()
+        return Response(400 if target.path == "/refuse" else 200, [], b'{"ack": true}')
+
+    async def close(self) -> None: ...
+
+
+async def at_once(seconds: float) -> None:
+    """In place of a sleep: receivers can be asked for a minute of it."""
+
+
+@pytest.fixture(scope="module")
+def router_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a router that runs in a thread of its own: schemathesis asks and waits without a loop."""
+    started, urls, nobody = threading.Event(), [], Nobody()
+
+    async def run(end: asyncio.Event) -> None:
+        async with run_router(tmp_path_factory.mktemp("fuzzed")) as running:
+            urls.append(running.listening.url)
+            started.set()
+            await end.wait()
+            nobody.freed.set()
+
+    end, loop = asyncio.Event(), asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_until_complete, args=(run(end),))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(test_endpoints, "asyncio", SimpleNamespace(sleep=at_once))
+        patch.setattr(app_module, "_build_clients", lambda *_: app_module._Clients(nobody, nobody))
+        thread.start()
+        try:
+            assert started.wait(DEADLINE_S)
+            yield urls[0]
+        finally:
+            loop.call_soon_threadsafe(end.set)
+            thread.join(DEADLINE_S)
+            loop.close()
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[requests.Session]:
+    with requests.Session() as session:
+        yield session
+
+
+@pytest.fixture
+def busy_url(router_url: str, session: requests.Session) -> str:
+    """The address of the router when there is something to list: a message in it, a dead letter, a warning."""
+
+    def has(path: str) -> bool:
+        return bool(session.get(f"{router_url}/monitoring/{path}", timeout=DEADLINE_S).json())
+
+    messages = [
+        {"mediationTarget": "http://host.test/refuse", "dispatchMode": "IMMEDIATE"},
+        {"mediationTarget": "http://host.test/hang", "dispatchMode": "IMMEDIATE", "id": "hangs"},
+    ]
+    session.post(f"{router_url}/api/messages", json=messages, timeout=DEADLINE_S).raise_for_status()
+    give_up_at = time.monotonic() + DEADLINE_S
+    while not all(map(has, ["in-flight-messages", "dead-letters", "warnings", "circuit-breakers"])):
+        assert time.monotonic() < give_up_at
+    return router_url
+
+
+def test_the_document_that_is_tried_out_is_the_one_that_is_served(router_url: str, session: requests.Session) -> None:
+    assert session.get(f"{router_url}/schema/openapi.json", timeout=DEADLINE_S).json() == _document()
+
+
+@schema.parametrize()
+@settings(max_examples=EXAMPLES, deadline=None, database=None, derandomize=True, suppress_health_check=[*HealthCheck])
+def test_every_answer_is_one_that_the_document_announces(
+    case: "Case[Any]", busy_url: str, session: requests.Session
+) -> None:
+    checks = [check for check in CHECKS if check not in NOT_EXPECTED.get(case.operation.path, ())]
+    case.call_and_validate(base_url=busy_url, session=session, checks=checks)

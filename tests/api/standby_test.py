@@ -1,0 +1,53 @@
+from datetime import UTC, datetime
+
+from flowcatalyst.operations.standby import StandbyState
+from tests.api.resting import resting_standby
+from tests.api.running import Running, on_idle_router
+
+PATH = "/monitoring/standby-status"
+
+
+@on_idle_router
+async def test_a_router_without_a_lock_is_always_primary(idle_router: Running) -> None:
+    identity = idle_router.app.identity
+    assert (await idle_router.client.get(PATH)).json == {
+        "enabled": False,
+        "state": "PRIMARY",
+        "identity": identity,
+        "holder": identity,
+        "since": None,
+        "fencingNumber": None,
+        "secondsSinceContact": None,
+        "trouble": "",
+    }
+
+
+async def test_a_standby_tells_who_is_at_work(router: Running) -> None:
+    standby = resting_standby(router)
+    standby.holder, standby.since = "other-router", 1_700_000_000.0
+    standby.last_contact_at = router.app.clock.monotonic() - 3
+    found = (await router.client.get(PATH)).json
+    assert 3 <= found.pop("secondsSinceContact") < 30
+    assert datetime.fromisoformat(found.pop("since")) == datetime.fromtimestamp(1_700_000_000, UTC)
+    assert found == {
+        "enabled": True,
+        "state": "STANDBY",
+        "identity": router.app.identity,
+        "holder": "other-router",
+        "fencingNumber": None,
+        "trouble": "",
+    }
+
+
+async def test_a_primary_shows_its_fencing_number(router: Running) -> None:
+    standby = resting_standby(router)
+    standby.state, standby.fencing_number = StandbyState.PRIMARY, 42
+    found = (await router.client.get(PATH)).json
+    assert (found["state"], found["fencingNumber"]) == ("PRIMARY", 42)
+
+
+async def test_a_lock_that_was_never_reached_is_told_with_the_reason(router: Running) -> None:
+    resting_standby(router).trouble = "Redis refuses the connection"
+    found = (await router.client.get(PATH)).json
+    assert found["trouble"] == "Redis refuses the connection"
+    assert (found["holder"], found["secondsSinceContact"]) == (None, None)

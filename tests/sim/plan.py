@@ -4,7 +4,7 @@ Each kind of trouble is in a plan or not (swarm testing): a history with everyth
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from flowcatalyst.message import DEFAULT_POOL, DispatchMode, MessagePointer, encode_pointer
@@ -242,6 +242,12 @@ def _acts(draw: _Draw, in_step: bool) -> list[Act]:
     if in_step:
         acts = [replace(act, at=round(act.at / STEP_S) * STEP_S) for act in acts]
     return sorted(acts, key=lambda act: act.at)
+
+
+def reloads(seed: int, moments: Iterable[float]) -> list[Act]:
+    """A reload with other pools and limits at each of these moments."""
+    draw = _Draw(random.Random(seed))
+    return [Act(at, "reload", draw.pools()) for at in moments]
 
 
 def _isolation_plan(seed: int, ordered: bool, draw: _Draw) -> Plan:

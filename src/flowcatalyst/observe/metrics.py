@@ -1,5 +1,6 @@
 """Metrics for Prometheus: read from the plain counters when somebody asks, so the hot path pays nothing."""
 
+import asyncio
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,12 +13,15 @@ from prometheus_client.registry import Collector
 
 from flowcatalyst import __version__
 from flowcatalyst.app import App
+from flowcatalyst.errors import FlowCatalystError
 from flowcatalyst.message import Result
 from flowcatalyst.observe.stats import DURATION_BUCKETS_S, PoolStats
 from flowcatalyst.operations.health import Level, assess
-from flowcatalyst.queues.contract import Depth
+from flowcatalyst.queues.contract import Depth, Queue
 from flowcatalyst.routing.breaker import BreakerState
 from flowcatalyst.routing.pool import Pool
+
+DEPTH_LIMIT_S: Final = 2.0
 
 _BREAKER_LEVELS: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
@@ -60,9 +64,19 @@ class Metrics:
     async def render(self) -> str:
         """All metrics in Prometheus text format."""
         dead_letters = await self._app.dead_letters.count()
-        depths = {name: await queue.depth() for name, queue in self._app.queues.items()}
-        self._collector.stored = StoredFigures(dead_letters, depths)
+        depths = {name: await _depth_of(queue) for name, queue in self._app.queues.items()}
+        known = {name: depth for name, depth in depths.items() if depth is not None}
+        self._collector.stored = StoredFigures(dead_letters, known)
         return generate_latest(self._registry).decode()
+
+
+async def _depth_of(queue: Queue) -> Depth | None:
+    """None if the queue does not tell in time: the other metrics do not wait for it."""
+    try:
+        async with asyncio.timeout(DEPTH_LIMIT_S):
+            return await queue.depth()
+    except (TimeoutError, FlowCatalystError):
+        return None
 
 
 class RouterCollector(Collector):

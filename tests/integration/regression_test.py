@@ -190,3 +190,19 @@ def test_what_waits_for_room_in_a_pool_that_drains_is_taken_by_the_default_pool_
             assert set(rig.endpoint.started) == {f"m{n}" for n in range(8)}
 
     run_virtual(main())
+
+
+def test_a_message_that_was_received_thousands_of_times_can_still_be_refused_by_a_full_pool() -> None:
+    async def main() -> None:
+        rig = Rig(latency_s=1000.0, full=PoolLimits(concurrency=1, capacity=1), other=PoolLimits(concurrency=5))
+        await rig.publish(
+            outgoing("o1", "o", pool="other"), *(outgoing(f"m{n}", f"g{n}", pool="full") for n in range(3))
+        )
+        for stored in rig.queue._stored.values():
+            stored.receives = 5000
+        async with rig:
+            await asyncio.sleep(10)
+            assert rig.consumer.trouble == ""
+            assert {delay_s for _, delay_s in rig.queue.nacked} == {1800.0}
+
+    run_virtual(main())

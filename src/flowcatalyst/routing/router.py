@@ -190,7 +190,7 @@ def _name_group(delivery: Delivery) -> None:
 
 def _refusal_delay_s(delivery: Delivery) -> float:
     """Longer each time: a backlog that a full pool cannot take must not stand in front of other pools for ever."""
-    return min(DEFAULT_DELAY_S * 2.0 ** (delivery.receive_count - 1), LONGEST_REFUSAL_S)
+    return min(DEFAULT_DELAY_S * 2.0 ** min(delivery.receive_count - 1, 10), LONGEST_REFUSAL_S)
 
 
 def _find_in_batch(first_of: dict[str, Delivery], delivery: Delivery) -> tuple[Duplicate, Delivery] | None:

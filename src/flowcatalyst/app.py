@@ -29,6 +29,7 @@ from flowcatalyst.operations.standby import Standby
 from flowcatalyst.operations.warnings import WarningCode, WarningLog
 from flowcatalyst.queue_factory import QueueFactory
 from flowcatalyst.queues.consumer import Consumer
+from flowcatalyst.queues.contract import BrokerQueue, Queue
 from flowcatalyst.queues.embedded import EmbeddedQueue
 from flowcatalyst.queues.embedded_store import EmbeddedStore
 from flowcatalyst.queues.settle import Settler
@@ -54,9 +55,8 @@ class App:
         self.judge = OrderJudge()  # of the built-in receivers
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
-        self.config = _config_of(settings)
-        self.factory = QueueFactory(self.store, settings.embedded.visibility_s)
-        self.factory.add_embedded(self.config.queues.values())
+        self.config = config_of(settings)
+        self.factory = QueueFactory(self.store, settings, self.clock)
         self.fence = Fence()
         self.engine = self._new_engine()  # of the present term of work; of the latest one if there will be no other
         self.stopped_clean = True  # everything in hand was settled or given back at the end of the latest term
@@ -70,9 +70,17 @@ class App:
     # What others look at; it belongs to the engine of the present term.
 
     @property
-    def queues(self) -> dict[str, EmbeddedQueue]:
+    def queues(self) -> dict[str, BrokerQueue]:
         """The queues one can publish to, by name."""
-        return self.factory.embedded
+        return self.factory.publishers
+
+    def queues_to_show(self) -> dict[str, Queue]:
+        """Those that are polled, by the name they have in the configuration, and the others of the embedded store."""
+        shown: dict[str, Queue] = dict(self.engine.queues) if self.at_work else {}
+        for name, queue in self.queues.items():
+            if isinstance(queue, EmbeddedQueue) and queue not in shown.values():
+                shown.setdefault(name, queue)
+        return shown
 
     @property
     def tracker(self) -> InFlightTracker:
@@ -123,7 +131,9 @@ class App:
             stack.push_async_callback(self.dead_letters.close)
             await self.store.open()
             stack.push_async_callback(self.store.close)
-            await self.factory.open_embedded()
+            stack.push_async_callback(self.factory.close_publishers)
+            await self.factory.fit_publishers(self.config.queues.values())
+            await self.factory.open_publishers()
             yield
 
     @asynccontextmanager
@@ -229,8 +239,8 @@ class App:
         """
         async with self._changing:
             before, self.config = self.config, self._usable(config)
-            self.factory.add_embedded(self.config.queues.values())
-            await self.factory.open_embedded()
+            await self.factory.fit_publishers(self.config.queues.values())
+            await self.factory.open_publishers()
             if self.at_work:
                 await self._change_engine(before)
 
@@ -271,12 +281,15 @@ class App:
         return ""
 
 
-def _config_of(settings: Settings) -> RouterConfig:
+def config_of(settings: Settings) -> RouterConfig:
     """Pools and queues as the settings have them; none if they come from elsewhere."""
     if settings.sync.config_url is not None:
         return RouterConfig()
     pools = {pool.code: pool.limits() for pool in settings.pools}
-    return RouterConfig(pools, {name: QueueConfig(name, f"embedded:{name}") for name in settings.embedded.queues})
+    queues = {name: QueueConfig(name, f"embedded:{name}") for name in settings.embedded.queues}
+    for queue in settings.queues:
+        queues[queue.name] = QueueConfig(queue.name, queue.uri, queue.connections, queue.visibility_s)
+    return RouterConfig(pools, queues)
 
 
 @dataclass(slots=True, frozen=True)

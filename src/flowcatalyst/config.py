@@ -5,6 +5,7 @@ underscores: `FLOWCATALYST_MEDIATOR__HTTP__VERSION`), else from `flowcatalyst.to
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_core import from_json
 from pydantic_settings import (
     BaseSettings,
@@ -26,12 +27,14 @@ from pydantic_settings import (
 from flowcatalyst.credentials import Account, KeyEntry, read_accounts, read_keys
 from flowcatalyst.errors import ConfigurationError
 from flowcatalyst.message import DEFAULT_POOL
+from flowcatalyst.queues.address import parse_queue_uri
 from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.policy import Delays
 
 DEFAULT_FILE = Path("flowcatalyst.toml")
-CONFIG_URL_VARIABLE = "MESSAGE_ROUTER_CONFIG_URL"  # the name that operators know from 002
+CONFIG_URL_VARIABLE = "MESSAGE_ROUTER_CONFIG_URL"  # the names that operators know from 002
+SQS_ENDPOINT_VARIABLE = "SQS_ENDPOINT_OVERRIDE"
 
 
 class _Section(BaseModel):
@@ -126,11 +129,65 @@ class EmbeddedSettings(_Section):
     """The embedded queue."""
 
     queues: list[str] = Field(
-        default_factory=lambda: ["default", "high", "medium", "low"], min_length=1, description="Names of the queues"
+        default_factory=lambda: ["default", "high", "medium", "low"], description="Names of the queues"
     )
     visibility_s: float = Field(
         60.0, ge=1, description="How long a received message stays hidden; extended while the router works on it"
     )
+
+
+class QueueSettings(_Section):
+    """One queue of a broker."""
+
+    name: str = Field(min_length=1, description="Name that operators see")
+    uri: str = Field(min_length=1, description="Where it is: see docs/queues.md for the forms")
+    connections: int = Field(1, ge=1, le=1_000, description="Polls at a time, where the broker locks groups")
+    visibility_s: float | None = Field(
+        None, ge=1, le=43_200, description="How long a received message stays hidden; unset: 60"
+    )
+
+    @field_validator("uri")
+    @classmethod
+    def _is_a_queue_uri(cls, value: str) -> str:
+        try:
+            parse_queue_uri(value)
+        except ConfigurationError as error:
+            raise ValueError(f"is wrong: {error}") from None
+        return value
+
+
+class SqsSettings(_Section):
+    """Amazon SQS. Credentials come from where every AWS tool finds them."""
+
+    endpoint_override: str | None = Field(
+        None, description="URL of another SQS server; also as SQS_ENDPOINT_OVERRIDE. Unset: Amazon's"
+    )
+    region: str | None = Field(None, description="Region of queues whose queueUri names none; unset: AWS_REGION")
+
+    @field_validator("endpoint_override")
+    @classmethod
+    def _is_a_url(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^/\s@]+/?", value):
+            raise ValueError("should be http:// or https://, a host and a port")
+        return value
+
+
+class NatsSettings(_Section):
+    """NATS servers."""
+
+    user: str | None = Field(None, description="User name")
+    password: SecretStr | None = Field(None, description="Password of the user")
+    token: SecretStr | None = Field(None, description="Token, instead of user and password")
+    credentials_file: Path | None = Field(None, description="File with a JWT and its key, instead of the others")
+    ca_file: Path | None = Field(None, description="Certificates to trust for tls:// besides the system's")
+
+
+class ActiveMqSettings(_Section):
+    """ActiveMQ and other AMQP 1.0 brokers."""
+
+    user: str | None = Field(None, description="User name; unset: anonymous")
+    password: SecretStr | None = Field(None, description="Password of the user")
+    ca_file: Path | None = Field(None, description="Certificates to trust for amqps:// besides the system's")
 
 
 class SyncSettings(_Section):
@@ -246,6 +303,10 @@ class Settings(BaseSettings):
         description="Processing pools",
     )
     embedded: EmbeddedSettings = Field(default_factory=EmbeddedSettings)
+    queues: list[QueueSettings] = Field(default_factory=list, description="Queues of brokers")
+    sqs: SqsSettings = Field(default_factory=SqsSettings)
+    nats: NatsSettings = Field(default_factory=NatsSettings)
+    activemq: ActiveMqSettings = Field(default_factory=ActiveMqSettings)
     mediator: MediatorSettings = Field(default_factory=MediatorSettings)
     retry: RetrySettings = Field(default_factory=RetrySettings)
     egress: EgressSettings = Field(default_factory=EgressSettings)
@@ -257,7 +318,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
-        for kind, names in (("pool", [pool.code for pool in self.pools]), ("queue", self.embedded.queues)):
+        queues = [*self.embedded.queues, *(queue.name for queue in self.queues)]
+        if not queues:
+            raise ValueError("have no queue: name one in embedded.queues or queues")
+        for kind, names in (("pool", [pool.code for pool in self.pools]), ("queue", queues)):
             if twice := sorted({name for name in names if names.count(name) > 1}):
                 raise ValueError(f"name {kind} {', '.join(twice)} twice")
         return self
@@ -315,6 +379,9 @@ def describe_settings(model: type[BaseModel] = Settings, prefix: str = "") -> It
             pools = ", ".join(f"{pool.code} {pool.concurrency}" for pool in default)
             yield SettingInfo(f"{prefix}{name}", pools, field.description or "")
             yield from describe_settings(PoolSettings, f"{prefix}{name}[].")
+        elif field.annotation == list[QueueSettings]:
+            yield SettingInfo(f"{prefix}{name}", "none", field.description or "")
+            yield from describe_settings(QueueSettings, f"{prefix}{name}[].")
         else:
             shown = "required" if field.is_required() else _shown(default)
             yield SettingInfo(f"{prefix}{name}", shown, field.description or "")
@@ -345,6 +412,8 @@ def load_settings(file: Path | None = None, **given: Any) -> Settings:
         raise ConfigurationError(f"{source} cannot be read: {error.strerror}") from None
     if settings.sync.config_url is None:
         settings.sync.config_url = os.environ.get(CONFIG_URL_VARIABLE) or None
+    if settings.sqs.endpoint_override is None:
+        settings.sqs.endpoint_override = os.environ.get(SQS_ENDPOINT_VARIABLE) or None
     return settings
 
 

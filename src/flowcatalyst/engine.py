@@ -148,11 +148,15 @@ class Engine:
     def apply_pools(self, pools: Mapping[str, PoolLimits]) -> None:
         """Make the pools those of a new configuration; see `Router.apply`."""
         self.router.apply(pools)
+        for queue in self.queues.values():
+            queue.fit(self.router.capacity)
 
     def add_queue(self, name: str, queue: Queue, connections: int = 1) -> None:
-        """Poll one more queue. Only a queue that locks groups is polled more than once at a time."""
+        """Poll one more queue. Only one that keeps groups apart and in order is polled more than once at a time."""
         self.queues[name] = queue
-        self._connections[name] = connections if queue.capabilities.locks_groups else 1
+        queue.fit(self.router.capacity)
+        parallel = queue.capabilities.locks_groups and queue.capabilities.ordered_redelivery
+        self._connections[name] = connections if parallel else 1
         settler = self.settlers[name] = Settler(queue, self.tracker)
         self.consumers[name] = Consumer(queue, settler, self.router, self._dead_letters, self._warnings, self._clock)
         self._settling[settler] = self._tasks.spawn(settler.run(), f"settle {name}")

@@ -3,61 +3,145 @@
 from collections.abc import Iterable
 from typing import Final
 
+from pydantic import SecretStr
+
+from flowcatalyst.clock import Clock
+from flowcatalyst.config import Settings
 from flowcatalyst.errors import ConfigurationError
 from flowcatalyst.operations.router_config import QueueConfig
-from flowcatalyst.queues.contract import Queue
+from flowcatalyst.queues.address import AmqpAddress, EmbeddedAddress, NatsAddress, SqsAddress, parse_queue_uri
+from flowcatalyst.queues.contract import BrokerQueue, Queue
 from flowcatalyst.queues.embedded import EmbeddedQueue
 from flowcatalyst.queues.embedded_store import EmbeddedStore
 
-FORMS: Final = ("embedded:name",)
+DEFAULT_VISIBILITY_S: Final = 60.0
 
 
 class QueueFactory:
-    """Makes the queues of a configuration. Those of the embedded store are shared with whoever publishes to them."""
+    """Makes the queues of a configuration, and keeps a way into each of them for whoever publishes.
 
-    def __init__(self, store: EmbeddedStore, visibility_s: float) -> None:
-        self.embedded: dict[str, EmbeddedQueue] = {}  # by their name in the store
+    Queues of the embedded store are shared between the two. Those of a broker are published to over a connection of
+    their own, made when first needed, so that a standby can publish too.
+    """
+
+    def __init__(self, store: EmbeddedStore, settings: Settings, clock: Clock) -> None:
+        self.publishers: dict[str, BrokerQueue] = {}  # embedded queues by their name in the store, others by their own
+        self._configs: dict[str, QueueConfig] = {}  # of publishers that are not embedded
         self._store = store
-        self._visibility_s = visibility_s
+        self._settings = settings
+        self._clock = clock
 
     def problem_with(self, config: QueueConfig) -> str:
         """A sentence about a configuration that no queue can be made of; empty if one can."""
-        if _embedded_name(config):
-            return ""
-        return f"queue {config.name}: its queueUri has none of the forms {', '.join(FORMS)}"
+        try:
+            self._make(config)
+        except ConfigurationError as error:
+            return f"queue {config.name}: {error}"
+        return ""
 
-    def add_embedded(self, configs: Iterable[QueueConfig]) -> None:
-        """Make those of the store, so that one can publish to them once they are open, whether or not we poll them."""
+    async def fit_publishers(self, configs: Iterable[QueueConfig]) -> None:
+        """Make a way into each of these queues, whether or not we poll it, and drop those of brokers that are gone."""
+        wanted = {config.name: config for config in configs if _embedded_name(config) is None}
         for config in configs:
-            if name := _embedded_name(config):
-                self.embedded.setdefault(name, self._make(name, config))
+            if (name := _embedded_name(config)) is not None and name not in self.publishers:
+                self.publishers[name] = self._make(config)
+        for name in [name for name, config in self._configs.items() if wanted.get(name) != config]:
+            del self._configs[name]
+            await self.publishers.pop(name).close()
+        for name, config in wanted.items():
+            if name not in self.publishers:
+                self._configs[name] = config
+                self.publishers[name] = self._make(config)
 
-    async def open_embedded(self) -> None:
-        for queue in self.embedded.values():
+    async def open_publishers(self) -> None:
+        """None of them has to reach its broker for that."""
+        for queue in self.publishers.values():
             await queue.open()
+
+    async def close_publishers(self) -> None:
+        """Those of brokers; the embedded store closes its own."""
+        for name in self._configs:
+            await self.publishers[name].close()
 
     async def open(self, config: QueueConfig) -> Queue:
         """The open queue of a configuration. Raises `ConfigurationError` if there is a problem with it."""
-        name = _embedded_name(config)
-        if not name:
-            raise ConfigurationError(self.problem_with(config))
-        queue = self._make(name, config)
-        known = self.embedded.setdefault(name, queue)
-        if known.capabilities == queue.capabilities:
-            queue = known
+        if problem := self.problem_with(config):
+            raise ConfigurationError(problem)
+        queue = self._make(config)
+        if (name := _embedded_name(config)) is not None:
+            known = self.publishers.setdefault(name, queue)
+            if known.capabilities == queue.capabilities:
+                queue = known
         await queue.open()
         return queue
 
     async def close(self, name: str, queue: Queue) -> None:
         """A queue that is no longer polled. Embedded ones stay open: one may still publish to them."""
-        if queue not in self.embedded.values():
+        if queue not in self.publishers.values():
             await queue.close()
 
-    def _make(self, name: str, config: QueueConfig) -> EmbeddedQueue:
-        return EmbeddedQueue(self._store, name, visibility_s=config.visibility_s or self._visibility_s)
+    def _make(self, config: QueueConfig) -> BrokerQueue:
+        match parse_queue_uri(config.uri):
+            case EmbeddedAddress(name):
+                visibility_s = config.visibility_s or self._settings.embedded.visibility_s
+                return EmbeddedQueue(self._store, name, visibility_s=visibility_s)
+            case SqsAddress() as address:
+                return self._sqs(config, address)
+            case NatsAddress() as address:
+                return self._nats(config, address)
+            case AmqpAddress() as address:
+                return self._activemq(config, address)
+
+    # The clients of brokers are imported when the first queue needs them: each takes a while.
+
+    def _sqs(self, config: QueueConfig, address: SqsAddress) -> BrokerQueue:
+        from flowcatalyst.queues.sqs import SqsQueue
+
+        settings = self._settings.sqs
+        return SqsQueue(
+            config.name,
+            address,
+            self._clock,
+            visibility_s=config.visibility_s or DEFAULT_VISIBILITY_S,
+            endpoint_override=settings.endpoint_override,
+            default_region=settings.region,
+        )
+
+    def _nats(self, config: QueueConfig, address: NatsAddress) -> BrokerQueue:
+        from flowcatalyst.queues.nats import NatsLogin, NatsQueue
+
+        settings = self._settings.nats
+        login = NatsLogin(
+            user=settings.user,
+            password=_revealed(settings.password),
+            token=_revealed(settings.token),
+            credentials_file=settings.credentials_file,
+            ca_file=settings.ca_file,
+        )
+        visibility_s = config.visibility_s or DEFAULT_VISIBILITY_S
+        return NatsQueue(config.name, address, self._clock, visibility_s=visibility_s, login=login)
+
+    def _activemq(self, config: QueueConfig, address: AmqpAddress) -> BrokerQueue:
+        try:
+            from flowcatalyst.queues.activemq import ActiveMqQueue, AmqpLogin
+        except ImportError as error:
+            if error.name is None or not error.name.startswith(("proton", "cproton")):
+                raise
+            raise ConfigurationError(
+                "ActiveMQ needs the package python-qpid-proton, which is built with a C compiler: "
+                "pip install 'flowcatalyst[activemq]'"
+            ) from None
+
+        settings = self._settings.activemq
+        login = AmqpLogin(settings.user, _revealed(settings.password), settings.ca_file)
+        return ActiveMqQueue(config.name, address, self._clock, login=login)
 
 
-def _embedded_name(config: QueueConfig) -> str:
-    """The name of the embedded queue that is meant; empty if none is."""
+def _revealed(secret: SecretStr | None) -> str | None:
+    return None if secret is None else secret.get_secret_value()
+
+
+def _embedded_name(config: QueueConfig) -> str | None:
+    """The name of the embedded queue that is meant; None if none is."""
     scheme, _, rest = config.uri.partition(":")
-    return rest.removeprefix("//") if scheme == "embedded" else ""
+    return rest.removeprefix("//") if scheme.lower() == "embedded" else None

@@ -64,7 +64,7 @@ class Metrics:
     async def render(self) -> str:
         """All metrics in Prometheus text format."""
         dead_letters = await self._app.dead_letters.count()
-        depths = {name: await _depth_of(queue) for name, queue in self._app.queues.items()}
+        depths = {name: await _depth_of(queue) for name, queue in self._app.queues_to_show().items()}
         known = {name: depth for name, depth in depths.items() if depth is not None}
         self._collector.stored = StoredFigures(dead_letters, known)
         return generate_latest(self._registry).decode()

@@ -37,6 +37,8 @@ class WarningCode(StrEnum):
     CONFIG_REJECTED = "CONFIG_REJECTED"  # an entry of the router configuration that cannot be used
     CONFIG_CONFLICT = "CONFIG_CONFLICT"  # two sources define the same pool or queue differently
     QUEUE_UNAVAILABLE = "QUEUE_UNAVAILABLE"
+    QUEUE_RECOVERED = "QUEUE_RECOVERED"  # it can be read again
+    QUEUE_SETUP = "QUEUE_SETUP"  # the way it is set up at its broker asks for trouble
     QUEUE_BACKLOG = "QUEUE_BACKLOG"  # long, or growing
     STANDBY = "STANDBY"  # primary or standby now, or the lock cannot be reached
     WATCHER_DIED = "WATCHER_DIED"

@@ -214,7 +214,8 @@ class Backlog:
             except (FlowCatalystError, TimeoutError) as error:
                 log.info("depth_unknown", action="depth_unknown", queue=name, error=str(error))
             else:
-                self._judge(name, depth.waiting)
+                if depth is not None:
+                    self._judge(name, depth.waiting)
 
     def _judge(self, name: str, waiting: int) -> None:
         seen = self._seen.setdefault(name, deque(maxlen=GROWING_LOOKS + 1))

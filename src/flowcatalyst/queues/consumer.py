@@ -21,6 +21,9 @@ FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
 # A queue may feed several pools. While those it fed last are full, look this often whether it has something for others.
 FULL_POOL_PATIENCE_S: Final = 1.0
+# Where polls cost money, wait so long for room for a whole batch, and look so often.
+WHOLE_BATCH_PATIENCE_S: Final = 1.0
+WHOLE_BATCH_LOOK_S: Final = 0.02
 
 log = structlog.get_logger("flowcatalyst.consumer")
 
@@ -57,6 +60,8 @@ class Consumer:
         self._kept_for: dict[str, Pool] = {}  # whose room each of these waits for
         self._stop_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pause_s = 0.0
+        self._trouble_since = 0.0  # monotonic
+        self._advised = False
 
     def __repr__(self) -> str:
         return f"<Consumer {self._queue.name} kept={len(self._kept)} stopping={self._stop_asked.done()}>"
@@ -104,7 +109,7 @@ class Consumer:
         except Exception as error:
             text = f"queue {self._queue.name}: a poll failed unexpectedly: {error!r}"
             self._warnings.add(WarningCode.PROCESSING, Severity.CRITICAL, text, "consumer")
-            self.trouble = repr(error)
+            self._is_in_trouble(repr(error))
             log.error("poll_crashed", action="poll_crashed", queue=self._queue.name, exc_info=error)
             await self._pause_longer()
 
@@ -188,7 +193,16 @@ class Consumer:
         everyone = list(pools.values())
         if everyone and not any(pool.room for pool in everyone):
             await self._first_of([pool.room_future() for pool in everyone], None)
+        if self._queue.capabilities.whole_batches:
+            await self._wait_for_a_whole_batch(fed or everyone)
         return min(self._queue.capabilities.max_batch, _smallest_room(fed) or _smallest_room(everyone) or 1)
+
+    async def _wait_for_a_whole_batch(self, pools: Sequence[Pool]) -> None:
+        """Until a batch fits; not for long, since messages that wait for an endpoint may keep the room for hours."""
+        wanted = min([self._queue.capabilities.max_batch, *(pool.limits.effective_capacity for pool in pools)])
+        give_up_at = self._clock.monotonic() + WHOLE_BATCH_PATIENCE_S
+        while _smallest_room(pools) < wanted and self._clock.monotonic() < give_up_at and not self._stop_asked.done():
+            await self._pause(WHOLE_BATCH_LOOK_S)
 
     async def _poll(self, limit: int) -> list[Delivery]:
         try:
@@ -197,13 +211,32 @@ class Consumer:
             text = f"queue {self._queue.name} cannot be read: {error}"
             self._warnings.add(WarningCode.QUEUE_UNAVAILABLE, Severity.ERROR, text, "consumer")
             log.warning("poll_failed", action="poll_failed", queue=self._queue.name, error=str(error))
-            self.trouble = str(error)
+            self._is_in_trouble(str(error))
             await self._pause_longer()
             return []
         self._pause_s = 0.0
-        self.trouble = ""
         self.last_poll_at = self._clock.monotonic()
+        if self.trouble:
+            self._has_recovered()
+        if not self._advised:
+            self._pass_on_advice()
         return batch
+
+    def _is_in_trouble(self, why: str) -> None:
+        if not self.trouble:
+            self._trouble_since = self._clock.monotonic()
+        self.trouble = why
+
+    def _has_recovered(self) -> None:
+        self.trouble, self._advised = "", False
+        name, seconds = self._queue.name, round(self._clock.monotonic() - self._trouble_since, 1)
+        self._warnings.add(WarningCode.QUEUE_RECOVERED, Severity.WARN, f"queue {name} can be read again", "consumer")
+        log.warning("queue_recovered", action="queue_recovered", queue=name, after_s=seconds)
+
+    def _pass_on_advice(self) -> None:
+        self._advised = True
+        for text in self._queue.advice:
+            self._warnings.add(WarningCode.QUEUE_SETUP, Severity.WARN, f"queue {self._queue.name}: {text}", "consumer")
 
     async def _accept(self, batch: Sequence[Delivery]) -> None:
         """Route what can be read, bury what cannot."""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flowcatalyst.message import Delivery, Settled
+from flowcatalyst.errors import InvalidMessageError
+from flowcatalyst.message import MAX_BODY_BYTES, Delivery, Settled
 
 
 @dataclass(slots=True, frozen=True)
@@ -17,12 +18,17 @@ class Capabilities:
     ordered_redelivery: bool  # a message given back is shown again before the later ones of its group
     locks_groups: bool  # a group with a message in flight is shown to nobody else
     delayed_nack: bool  # honours the delay of a nack
-    extends: bool  # can extend a lease
+    extends: bool  # received messages have a lease, and it can be extended
     max_batch: int  # most messages one receive returns
-    visibility_s: float  # how long a received message stays hidden
+    visibility_s: float  # how long a received message stays hidden; infinite: as long as its receiver is connected
+    ordered_receive: bool = True  # messages of a group are first shown in the order they were published
+    ordered_takeover: bool = True  # what a receiver that left or vanished had is shown before what comes after it
+    deduplicates: bool = True  # a deduplication id that was published a moment ago is not published again
     long_poll_s: float = 20.0  # how long one receive may wait; also how long a stop may have to wait for it
     partial_pause_s: float = 0.0  # pause after a partly filled batch, where polls cost money
+    whole_batches: bool = False  # polls cost money: better wait for room for a whole batch than ask for a few
     settle_linger_s: float = 0.0  # how long to collect acks for a batch, where settle calls cost money
+    settle_batch: int = 100  # this many acks are worth a call of their own
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,6 +38,18 @@ class Outgoing:
     body: str
     group: str | None = None  # None: on its own, ordered with nothing
     deduplication_id: str | None = None
+
+
+def check_outgoing(message: Outgoing) -> None:
+    """Raise `InvalidMessageError` if no queue could take the message."""
+    try:
+        size = len(message.body.encode())
+        (message.group or "").encode()
+        (message.deduplication_id or "").encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessageError(f"body, group and deduplication id have to be valid Unicode: {error}") from None
+    if size > MAX_BODY_BYTES:
+        raise InvalidMessageError(f"body has {size} bytes, more than the {MAX_BODY_BYTES} allowed")
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,12 +75,24 @@ class Queue(Protocol):
     name: str
     capabilities: Capabilities
 
-    async def open(self) -> None: ...
+    @property
+    def advice(self) -> Sequence[str]:
+        """What its operator should know about how the queue is set up at its broker; complete after a first receive."""
 
-    async def close(self) -> None: ...
+    async def open(self) -> None:
+        """Make it usable. It need not reach its broker for that: the other calls do, and try again each time."""
+
+    async def close(self) -> None:
+        """End it. What was received and not settled is shown again, in its order, at once or when its lease ends."""
+
+    def fit(self, capacity: int) -> None:
+        """The router may own this many messages at once; it never asks for more than it has room for."""
 
     async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
-        """Up to `limit` messages, oldest first in each group; empty when none came within `wait_s`."""
+        """Up to `limit` messages, oldest first in each group; empty when none came within `wait_s`.
+
+        It ends by itself a few seconds after `wait_s` at the latest, whatever the broker does.
+        """
 
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
         """Remove messages for good. Acking what is already gone is OK."""
@@ -73,8 +103,8 @@ class Queue(Protocol):
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
         """Keep messages hidden for `seconds` from now and set their `lease_until`."""
 
-    async def depth(self) -> Depth:
-        """How many messages the queue holds, as far as the broker can tell."""
+    async def depth(self) -> Depth | None:
+        """How many messages the queue holds, as far as the broker can tell; None if it cannot."""
 
 
 class Source(Protocol):
@@ -92,4 +122,15 @@ class Publisher(Protocol):
     """The way into a queue."""
 
     async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
-        """Append messages, in order, all or none. They are durable when this returns."""
+        """Append messages, in order. They are durable when this returns.
+
+        If it fails, some may have been appended. Repeating the call appends those with a deduplication id once only,
+        where the broker deduplicates. Raises `QueueUnavailableError`, or `InvalidMessageError` if a message can never
+        be published.
+        """
+
+    async def close(self) -> None: ...
+
+
+class BrokerQueue(Queue, Publisher, Protocol):
+    """Both ends of a queue."""

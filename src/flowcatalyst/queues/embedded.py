@@ -11,10 +11,10 @@ from functools import partial
 from sqlite3 import Connection
 from typing import Any, Final, TypeVar
 
-from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError, StorageError
-from flowcatalyst.message import MAX_BODY_BYTES, Delivery, Settled
+from flowcatalyst.errors import QueueUnavailableError, StorageError
+from flowcatalyst.message import Delivery, Settled
 from flowcatalyst.queues import embedded_jobs
-from flowcatalyst.queues.contract import Capabilities, Depth, Outgoing, Published
+from flowcatalyst.queues.contract import Capabilities, Depth, Outgoing, Published, check_outgoing
 from flowcatalyst.queues.embedded_jobs import Leased, Receipt, Taken
 from flowcatalyst.queues.embedded_store import EmbeddedStore
 
@@ -41,6 +41,7 @@ class EmbeddedQueue:
     ) -> None:
         self.name = name
         self.store = store
+        self.advice: Sequence[str] = ()
         self.capabilities = Capabilities(
             ordered_redelivery=True,
             locks_groups=True,
@@ -80,12 +81,15 @@ class EmbeddedQueue:
             if not sleeper.done():
                 sleeper.set_result(None)
 
+    def fit(self, capacity: int) -> None:
+        """It hands out whatever it is asked for."""
+
     async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
         """Append messages, in order, all or none. They are durable when this returns."""
         if not messages:
             return []
         for message in messages:
-            _check(message)
+            check_outgoing(message)
         now = self._clock.wall()
         accepted = await self._run(partial(embedded_jobs.publish, queue=self.name, messages=tuple(messages), now=now))
         return [
@@ -207,14 +211,3 @@ def _storage_errors_as_queue_errors() -> Iterator[None]:
         yield
     except StorageError as error:
         raise QueueUnavailableError(str(error)) from None
-
-
-def _check(message: Outgoing) -> None:
-    try:
-        size = len(message.body.encode())
-        (message.group or "").encode()
-        (message.deduplication_id or "").encode()
-    except UnicodeEncodeError as error:
-        raise InvalidMessageError(f"body, group and deduplication id have to be valid Unicode: {error}") from None
-    if size > MAX_BODY_BYTES:
-        raise InvalidMessageError(f"body has {size} bytes, more than the {MAX_BODY_BYTES} allowed")

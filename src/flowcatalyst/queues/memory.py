@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from flowcatalyst.clock import Clock
 from flowcatalyst.message import Delivery, Settled
-from flowcatalyst.queues.contract import Capabilities, Depth, Outgoing, Published
+from flowcatalyst.queues.contract import Capabilities, Depth, Outgoing, Published, check_outgoing
 
 DEDUPLICATION_S = 300.0
 
@@ -35,8 +35,10 @@ class MemoryQueue:
         self, name: str, clock: Clock, *, ordered: bool = True, visibility_s: float = 60.0, max_batch: int = 10
     ) -> None:
         self.name = name
+        self.advice: Sequence[str] = ()
         self.capabilities = Capabilities(
             ordered_redelivery=ordered,
+            ordered_takeover=ordered,
             locks_groups=ordered,
             delayed_nack=True,
             extends=True,
@@ -61,7 +63,12 @@ class MemoryQueue:
             stored.visible_at = 0.0
         self._changed.set()
 
+    def fit(self, capacity: int) -> None:
+        """It hands out whatever it is asked for."""
+
     async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
+        for message in messages:
+            check_outgoing(message)
         results = [self._append(message) for message in messages]
         self._changed.set()
         return results

@@ -18,7 +18,6 @@ from flowcatalyst.routing.tracker import InFlightTracker
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
-LARGE_BATCH: Final = 100
 MAX_REMEMBERED_DELETES: Final = 100_000
 MAX_NACK_TRIES: Final = 3  # after that the lease runs out, which gives the message back as well
 
@@ -103,7 +102,7 @@ class Settler:
     def _linger_s(self) -> float:
         """How long to collect more for the batch: not at all when it is large or when nothing more can come."""
         waiting = len(self._acks)
-        if waiting >= LARGE_BATCH or waiting >= len(self._tracker):
+        if waiting >= self.capabilities.settle_batch or waiting >= len(self._tracker):
             return 0.0
         return self.capabilities.settle_linger_s
 

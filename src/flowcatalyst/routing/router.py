@@ -62,6 +62,11 @@ class Router:
         """Those that take messages and those that only end what they have."""
         return [*self.pools.values(), *self.retiring.values()]
 
+    @property
+    def capacity(self) -> int:
+        """How many messages all pools together take."""
+        return sum(pool.limits.effective_capacity for pool in self.all_pools())
+
     def route(
         self, batch: Sequence[Delivery], waits_behind_others: Callable[[Delivery], bool] = lambda _: False
     ) -> list[Delivery]:

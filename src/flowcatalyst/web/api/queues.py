@@ -46,7 +46,7 @@ async def get_queue_stats(app: TheApp) -> list[QueueView]:
 
     A queue that cannot be asked is listed without numbers; it holds up nobody else.
     """
-    return await asyncio.gather(*(_queue_view(app, name, queue) for name, queue in _queues(app).items()))
+    return await asyncio.gather(*(_queue_view(app, name, queue) for name, queue in app.queues_to_show().items()))
 
 
 @get("/monitoring/consumer-health", tags=["Monitoring"], summary="Consumers")
@@ -68,15 +68,6 @@ def _consumer_view(name: str, consumer: Consumer, now: float) -> ConsumerView:
     )
 
 
-def _queues(app: App) -> dict[str, Queue]:
-    """Those that are polled, by the name they have in the configuration, and the others one can publish to."""
-    found: dict[str, Queue] = dict(app.engine.queues) if app.at_work else {}
-    for name, queue in app.queues.items():
-        if queue not in found.values():
-            found.setdefault(name, queue)
-    return found
-
-
 async def _queue_view(app: App, name: str, queue: Queue) -> QueueView:
     consumer = polling_consumers(app).get(name)
     since = None if consumer is None else _since(consumer.last_poll_at, app.clock.monotonic())
@@ -87,6 +78,8 @@ async def _queue_view(app: App, name: str, queue: Queue) -> QueueView:
         return QueueView(name, None, None, None, since, f"no answer within {ANSWER_WITHIN_S:g} s")
     except FlowCatalystError as error:
         return QueueView(name, None, None, None, since, str(error))
+    if depth is None:
+        return QueueView(name, None, None, None, since, "its broker does not tell")
     return QueueView(name, depth.waiting, depth.leased, depth.delayed, since, "")
 
 

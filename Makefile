@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+ACTIVEMQ := $(VENV)/.activemq
 
-.PHONY: help run test soak lint type fmt bench clean
+.PHONY: help activemq run test soak servers lint type fmt bench clean
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -17,15 +18,29 @@ $(READY): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
 	@touch $@
 
+# The AMQP client is built from source: only those who need ActiveMQ need a C compiler.
+$(ACTIVEMQ): $(READY) requirements-activemq.lock
+	@echo "Building the AMQP client (first run only, about half a minute) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-activemq.lock || \
+	  { test "$$(id -u)" = 0 && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev python3-dev >/dev/null && \
+	    $(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-activemq.lock; } || \
+	  { echo "The AMQP client cannot be built: it needs a C compiler. On Debian: apt-get install gcc libc6-dev python3-dev"; exit 1; }
+	@touch $@
+
+activemq: $(ACTIVEMQ) ## Add what ActiveMQ queues need (builds the AMQP client, needs a C compiler)
+
 run: $(READY) ## Start a router with demo traffic on http://127.0.0.1:8080
 	@$(BIN)/flowcatalyst up --demo
 
-test: $(READY) ## Run all tests
+test: $(ACTIVEMQ) ## Run all tests
 	@$(BIN)/python -m pytest
 
 SEEDS ?= 5000
 soak: $(READY) ## Play many simulated histories: make soak SEEDS=100000 (FIRST= picks the first seed)
 	@$(BIN)/python -m tests.sim $(SEEDS) --first $(or $(FIRST),0)
+
+servers: $(ACTIVEMQ) ## Start Redis, NATS, ElasticMQ, moto, ActiveMQ and Artemis to play with, until Ctrl-C
+	@$(BIN)/python -m tests.servers
 
 lint: $(READY) ## Check style
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
@@ -40,4 +55,4 @@ bench: $(READY) ## Measure throughput and CPU against wrk and a naive router (ne
 	@$(BIN)/python -m bench
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .servers build dist

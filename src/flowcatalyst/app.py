@@ -57,6 +57,7 @@ class App:
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
         self.config = config_of(settings)
         self.factory = QueueFactory(self.store, settings, self.clock)
+        self.factory.add_publishers(self.config.queues.values())
         self.fence = Fence()
         self.engine = self._new_engine()  # of the present term of work; of the latest one if there will be no other
         self.stopped_clean = True  # everything in hand was settled or given back at the end of the latest term
@@ -132,7 +133,6 @@ class App:
             await self.store.open()
             stack.push_async_callback(self.store.close)
             stack.push_async_callback(self.factory.close_publishers)
-            await self.factory.fit_publishers(self.config.queues.values())
             await self.factory.open_publishers()
             yield
 
@@ -239,7 +239,8 @@ class App:
         """
         async with self._changing:
             before, self.config = self.config, self._usable(config)
-            await self.factory.fit_publishers(self.config.queues.values())
+            await self.factory.drop_publishers(self.config.queues)
+            self.factory.add_publishers(self.config.queues.values())
             await self.factory.open_publishers()
             if self.at_work:
                 await self._change_engine(before)

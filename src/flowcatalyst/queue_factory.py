@@ -1,6 +1,6 @@
 """From a queueUri to a queue."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pydantic import SecretStr
@@ -39,19 +39,21 @@ class QueueFactory:
             return f"queue {config.name}: {error}"
         return ""
 
-    async def fit_publishers(self, configs: Iterable[QueueConfig]) -> None:
-        """Make a way into each of these queues, whether or not we poll it, and drop those of brokers that are gone."""
-        wanted = {config.name: config for config in configs if _embedded_name(config) is None}
+    def add_publishers(self, configs: Iterable[QueueConfig]) -> None:
+        """Make a way into each of these queues, whether or not we poll it, unless there is one."""
         for config in configs:
-            if (name := _embedded_name(config)) is not None and name not in self.publishers:
-                self.publishers[name] = self._make(config)
+            if (name := _embedded_name(config)) is not None:
+                if name not in self.publishers:
+                    self.publishers[name] = self._make(config)
+            elif config.name not in self.publishers:
+                self._configs[config.name] = config
+                self.publishers[config.name] = self._make(config)
+
+    async def drop_publishers(self, wanted: Mapping[str, QueueConfig]) -> None:
+        """Close the ways into queues of brokers that are gone or have changed."""
         for name in [name for name, config in self._configs.items() if wanted.get(name) != config]:
             del self._configs[name]
             await self.publishers.pop(name).close()
-        for name, config in wanted.items():
-            if name not in self.publishers:
-                self._configs[name] = config
-                self.publishers[name] = self._make(config)
 
     async def open_publishers(self) -> None:
         """None of them has to reach its broker for that."""

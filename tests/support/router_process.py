@@ -40,10 +40,11 @@ class Waits:
     timeout_ms: int = 250  # of an attempt
     visibility_s: float = 60.0
     backoff_s: tuple[float, float] = (0.02, 0.04)
+    more: str = ""  # further sections, as TOML
 
     def toml(self) -> str:
         values = {"timeout_ms": self.timeout_ms, "visibility_s": self.visibility_s, "backoff_s": list(self.backoff_s)}
-        return SETTINGS.format_map(values)
+        return SETTINGS.format_map(values) + self.more
 
 
 IMPATIENT = Waits()

@@ -76,15 +76,21 @@ class Witness(FaultyReceiver):
         await self.catch_up()
         self.history.add(Kind.STOPPED, value={})
 
-    async def violations(self, data_dir: Path) -> list[str]:
-        """What the checker finds, with the lives of the messages concerned. Ask when all routers have ended."""
+    async def violations(
+        self, data_dir: Path, left: Sequence[str] | None = None, rules: Sequence[str] = RECEIVER_RULES
+    ) -> list[str]:
+        """What the checker finds, with the lives of the messages concerned. Ask when all routers have ended.
+
+        `left` is what is still in the queue; by default that is the embedded one in the data folder.
+        """
         await self.until_disconnected()
         events = list(self.history)
         for letter in await _dead_letters(data_dir / "dead-letters.db"):
             place = bisect_right(events, letter.at, key=lambda event: event.at)
             events.insert(place, letter)
-        events.append(Event(events[-1].at, Kind.ENDED, value=messages_left(data_dir / "queue.db")))
-        found = check(events, Promises(ordered_redelivery=True), RECEIVER_RULES)
+        still_there = messages_left(data_dir / "queue.db") if left is None else list(left)
+        events.append(Event(events[-1].at, Kind.ENDED, value=still_there))
+        found = check(events, Promises(ordered_redelivery=True), rules)
         return [f"{rule}: {violation}\n{_life(events, violation.message)}" for rule, violation in found]
 
     def _arrived(self, message_id: str, writer: asyncio.StreamWriter) -> bool:

@@ -1,0 +1,140 @@
+"""The whole router on real brokers: strict order while a head fails, and a broker that goes away under load."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from flowcatalyst.app import App
+from flowcatalyst.config import load_settings
+from flowcatalyst.operations.warnings import WarningCode
+from flowcatalyst.queues.contract import Outgoing
+from tests.integration.chaos_test import messages
+from tests.support.brokers import LEASE_S, Kind, Place, Places, all_kinds, places
+from tests.support.witness import Witness
+
+GIVE_BACK_S = 1.0  # stands for the 30 s of production
+ROUNDS = 5  # in which the head fails, each of them three attempts
+AWAY_S = 2.0
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
+    with places(tmp_path_factory.mktemp("brokers")) as found:
+        yield found
+
+
+class Loud(Witness):
+    """A witness that keeps a log of what arrived, as an operator would read it."""
+
+    def __init__(self, fault_rate: float = 0.0) -> None:
+        super().__init__(fault_rate)
+        self.log: list[str] = []
+
+    def _choose(self, message_id: str) -> str:
+        how = super()._choose(message_id)
+        self.log.append(f"{message_id} -> {how}")
+        return how
+
+
+@asynccontextmanager
+async def routing(place: Place, witness: Witness) -> AsyncIterator[App]:
+    """A router in this process; everything it had was settled or given back at the end."""
+    app = App(
+        load_settings(
+            data_dir=place.folder / "data",
+            retry={"backoff_s": [0.02, 0.04], "give_back_s": GIVE_BACK_S, "follower_s": 0.3},
+            mediator={"http": {"timeout_ms": 20_000, "version": "HTTP_1_1"}},
+            **place.settings,
+        )
+    )
+    witness.router_started()
+    async with app.running():
+        yield app
+    assert app.stopped_clean
+    await witness.router_stopped()
+
+
+async def publish(place: Place, witness: Witness, outgoing: list[Outgoing]) -> None:
+    witness.published(outgoing)
+    await place.publish(outgoing)
+
+
+async def assert_every_promise_was_kept(place: Place, witness: Witness) -> None:
+    left = await place.left()
+    violations = await witness.violations(place.folder / "data", left, place.rules)
+    assert violations == [], "\n".join(violations)
+    assert left == []
+
+
+@all_kinds
+async def test_a_head_that_fails_five_times_in_a_row_is_passed_by_nobody(brokers: Places, kind: Kind) -> None:
+    place, witness = brokers.new(kind), Loud()
+    witness.script = {"run.g0.1": ["500"] * 3 * ROUNDS}
+    async with witness.running():
+        await publish(place, witness, messages(witness.url, groups=3, per_group=4))
+        async with routing(place, witness):
+            await witness.until_acked(12)
+        first_group = [line for line in witness.log if ".g0." in line]
+        if kind.keeps_order:
+            failures = ["run.g0.1 -> 500"] * 3 * ROUNDS
+            assert first_group == [*failures, *(f"run.g0.{number} -> ok" for number in range(1, 5))]
+        others = [line for line in witness.log if ".g0." not in line]
+        assert Counter(others).most_common(1)[0][1] == 1  # bystanders were tried once
+        await assert_every_promise_was_kept(place, witness)
+
+
+@all_kinds
+async def test_a_broker_that_is_killed_under_load_loses_nothing_and_the_router_recovers(
+    brokers: Places, kind: Kind
+) -> None:
+    place, witness = brokers.new(kind), Loud(fault_rate=0.1)
+    async with witness.running():
+        outgoing = messages(witness.url, groups=8, per_group=15)
+        await publish(place, witness, outgoing)
+        async with routing(place, witness) as app:
+            await witness.until_acked(20)
+            await _take_away_and_bring_back(place)
+            await witness.until_acked(len(outgoing))
+            await _until_settled(app, witness)
+            told = {warning.code for warning in app.warnings.list()}
+            story = {WarningCode.QUEUE_UNAVAILABLE, WarningCode.QUEUE_RECOVERED}
+            assert story <= told or not kind.durable  # a poll outlasts a server that only stands still for a while
+            assert app.consumers["orders"].trouble == ""
+        await assert_every_promise_was_kept(place, witness)
+
+
+@all_kinds
+async def test_stops_and_starts_amid_failures_lose_and_reorder_nothing(brokers: Places, kind: Kind) -> None:
+    place, witness = brokers.new(kind), Loud(fault_rate=0.3)
+    async with witness.running():
+        await publish(place, witness, messages(witness.url, groups=6, per_group=10))
+        for life in range(1, 3):
+            async with routing(place, witness):
+                await witness.until_acked(20 * life)
+        witness.fault_rate = 0.0
+        async with routing(place, witness):
+            await witness.until_acked(60)
+        await assert_every_promise_was_kept(place, witness)
+
+
+async def _take_away_and_bring_back(place: Place) -> None:
+    """Kill the broker and start it again; one that would forget its messages stands still for a while instead."""
+    if place.kind.durable:
+        place.server.kill()
+        await asyncio.sleep(AWAY_S)
+        await asyncio.to_thread(place.server.start)
+    else:
+        place.server.pause()
+        await asyncio.sleep(AWAY_S)
+        place.server.resume()
+
+
+async def _until_settled(app: App, witness: Witness) -> None:
+    """Until nothing more comes: what was delivered but not acked before the broker went is shown again."""
+    arrivals = -1
+    while arrivals != witness.arrivals or len(app.tracker):
+        arrivals = witness.arrivals
+        await asyncio.sleep(LEASE_S + 1.0)

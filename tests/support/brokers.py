@@ -1,0 +1,141 @@
+"""Every kind of queue that the router is tested on from end to end, each with a real server of its own."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from flowcatalyst.clock import SystemClock
+from flowcatalyst.config import load_settings
+from flowcatalyst.message import parse_pointer
+from flowcatalyst.operations.router_config import QueueConfig
+from flowcatalyst.queue_factory import QueueFactory
+from flowcatalyst.queues.contract import BrokerQueue, Outgoing
+from flowcatalyst.queues.embedded_store import EmbeddedStore
+from flowcatalyst.simulation.checker import RECEIVER_RULES
+from tests.servers.activemq import activemq_server
+from tests.servers.elasticmq import elasticmq_server
+from tests.servers.moto import moto_server
+from tests.servers.nats import nats_server
+from tests.servers.process import ServerProcess
+
+QUEUE: Final = "orders"
+LEASE_S: Final = 3.0
+# A queue that shows messages in any order cannot be held to this.
+UNORDERED_RULES: Final = [rule for rule in RECEIVER_RULES if rule != "first attempts in order"]
+
+
+@dataclass(slots=True, frozen=True)
+class Kind:
+    """A broker, how to start it and what its queues are called."""
+
+    name: str
+    server: Callable[[Path], Any]
+    uri: str  # with places for host:port and queue
+    keeps_order: bool = True
+    durable: bool = True  # killed and started again, the server has its messages
+
+
+KINDS: Final = (
+    Kind("elasticmq-fifo", elasticmq_server, "http://{address}/123456789012/{queue}.fifo?create=true"),
+    Kind("moto-fifo", moto_server, "http://{address}/123456789012/{queue}.fifo?create=true", durable=False),
+    Kind(
+        "elasticmq-standard",
+        elasticmq_server,
+        "http://{address}/123456789012/{queue}?create=true",
+        keeps_order=False,
+    ),
+    Kind("nats", nats_server, "nats://{address}/{queue}?consumer=router&create=true"),
+    Kind("activemq", activemq_server, "amqp://{address}/{queue}"),
+)
+
+
+@dataclass(slots=True)
+class Place:
+    """One queue at a running broker that nobody used before."""
+
+    kind: Kind
+    server: ServerProcess
+    queue: str
+    folder: Path
+
+    @property
+    def uri(self) -> str:
+        return self.kind.uri.format(address=f"127.0.0.1:{self.server.port}", queue=self.queue)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a router needs to know of it."""
+        queue = {"name": QUEUE, "uri": self.uri, "connections": 2, "visibility_s": LEASE_S}
+        return {"embedded": {"queues": []}, "queues": [queue]}
+
+    @property
+    def toml(self) -> str:
+        return f'[[queues]]\nname = "{QUEUE}"\nuri = "{self.uri}"\nconnections = 2\nvisibility_s = {LEASE_S}\n'
+
+    @property
+    def rules(self) -> list[str]:
+        """By which a receiver judges."""
+        return list(RECEIVER_RULES) if self.kind.keeps_order else UNORDERED_RULES
+
+    def client(self) -> BrokerQueue:
+        """A client of our own, not open yet."""
+        clock = SystemClock()
+        store = EmbeddedStore(self.folder / "unused.db", clock)
+        factory = QueueFactory(store, load_settings(**self.settings), clock)
+        factory.add_publishers([QueueConfig(QUEUE, self.uri, visibility_s=LEASE_S)])
+        return factory.publishers[QUEUE]
+
+    async def publish(self, messages: list[Outgoing]) -> None:
+        client = self.client()
+        await client.open()
+        try:
+            await client.publish(messages)
+        finally:
+            await client.close()
+
+    async def left(self) -> list[str]:
+        """The ids of all messages that are still in the queue, in hand of somebody who vanished or not."""
+        client = self.client()
+        await client.open()
+        try:
+            found: list[str] = []
+            while batch := await client.receive(10, LEASE_S + 2.0):
+                found += [parse_pointer(delivery.body).id for delivery in batch]
+                await client.ack(batch)
+            return found
+        finally:
+            await client.close()
+
+
+class Places:
+    """Starts the servers when they are first needed and keeps them up; queues are named one after the other."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._servers: dict[Any, ServerProcess] = {}
+        self._count = 0
+
+    def new(self, kind: Kind) -> Place:
+        if kind.server not in self._servers:
+            folder = self._folder / f"server-{len(self._servers)}"
+            folder.mkdir()
+            self._servers[kind.server] = self._stack.enter_context(kind.server(folder))
+        self._count += 1
+        queue = f"orders-{self._count}"
+        folder = self._folder / queue
+        folder.mkdir()
+        return Place(kind, self._servers[kind.server], queue, folder)
+
+
+@contextmanager
+def places(folder: Path) -> Iterator[Places]:
+    with ExitStack() as stack:
+        yield Places(folder, stack)
+
+
+all_kinds = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)

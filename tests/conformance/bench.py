@@ -4,7 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from flowcatalyst.clock import SystemClock
+from flowcatalyst.clock import Clock, SystemClock
 from flowcatalyst.message import Delivery
 from flowcatalyst.queues.contract import BrokerQueue, Capabilities, Outgoing
 
@@ -19,7 +19,7 @@ class Bench(ABC):
     counts_calls = False  # `calls` tells how many requests its clients have made
 
     def __init__(self) -> None:
-        self.clock = SystemClock()
+        self.clock: Clock = SystemClock()
         self._clients: list[BrokerQueue] = []
 
     @property

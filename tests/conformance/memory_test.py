@@ -1,4 +1,4 @@
-"""The memory queue, in both of its personalities, under the conformance suite."""
+"""The memory queue, in both of its personalities, under the conformance suite, in virtual time."""
 
 import pytest
 
@@ -7,6 +7,7 @@ from flowcatalyst.queues.contract import BrokerQueue, Capabilities
 from flowcatalyst.queues.memory import MemoryQueue
 from tests.conformance.bench import Bench
 from tests.conformance.queue_suite import QueueSuite
+from tests.support.virtual_loop import VirtualClock
 
 
 class MemoryBench(Bench):
@@ -16,6 +17,7 @@ class MemoryBench(Bench):
 
     def __init__(self, ordered: bool) -> None:
         super().__init__()
+        self.clock = VirtualClock()
         self._ordered = ordered
         self._queue: MemoryQueue | None = None
 

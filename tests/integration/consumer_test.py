@@ -1,0 +1,114 @@
+"""The poll loop towards brokers: what it tells of a queue, and how it spares polls that cost money."""
+
+import asyncio
+from dataclasses import replace
+
+from flowcatalyst.errors import QueueUnavailableError
+from flowcatalyst.message import Delivery
+from flowcatalyst.operations.warnings import WarningCode
+from flowcatalyst.operations.watch import Backlog
+from flowcatalyst.routing.limits import PoolLimits
+from tests.support.rig import Rig, outgoing
+from tests.support.virtual_loop import run_virtual
+
+
+class AskedFor:
+    """What the consumer asked the queue of a rig for."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.limits: list[int] = []
+        self._receive = rig.queue.receive
+        rig.queue.receive = self.receive  # type: ignore[method-assign]
+        self.broken = False
+
+    async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
+        self.limits.append(limit)
+        if self.broken:
+            raise QueueUnavailableError("the broker is away")
+        return await self._receive(limit, wait_s)
+
+
+def codes(rig: Rig) -> list[WarningCode]:
+    return [warning.code for warning in rig.warnings.list()]
+
+
+def test_a_queue_that_comes_back_is_told_once() -> None:
+    async def play() -> None:
+        rig = Rig()
+        asked = AskedFor(rig)
+        asked.broken = True
+        async with rig:
+            await asyncio.sleep(5)
+            assert codes(rig) == [WarningCode.QUEUE_UNAVAILABLE]
+            assert rig.consumer.trouble == "the broker is away"
+            asked.broken = False
+            await rig.publish(outgoing("m1"))
+            await rig.until_empty()
+            assert sorted(codes(rig)) == [WarningCode.QUEUE_RECOVERED, WarningCode.QUEUE_UNAVAILABLE]
+            assert rig.consumer.trouble == ""
+            await asyncio.sleep(60)
+            recovered = [one for one in rig.warnings.list() if one.code is WarningCode.QUEUE_RECOVERED]
+            assert [one.count for one in recovered] == [1]
+
+    run_virtual(play())
+
+
+def test_advice_of_a_queue_becomes_a_warning_after_the_first_poll_and_after_each_recovery() -> None:
+    async def play() -> None:
+        rig = Rig()
+        rig.queue.advice = ["its dead-letter queue takes followers"]
+        asked = AskedFor(rig)
+        async with rig:
+            await rig.publish(outgoing("m1"))
+            await rig.until_empty()
+            [warning] = rig.warnings.list()
+            assert warning.code is WarningCode.QUEUE_SETUP
+            assert warning.message == "queue q: its dead-letter queue takes followers"
+            asked.broken = True
+            await asyncio.sleep(30)
+            asked.broken = False
+            await asyncio.sleep(60)
+            [setup] = [one for one in rig.warnings.list() if one.code is WarningCode.QUEUE_SETUP]
+            assert setup.count == 2
+
+    run_virtual(play())
+
+
+def test_where_polls_cost_money_a_whole_batch_is_asked_for() -> None:
+    async def play(whole_batches: bool) -> list[int]:
+        rig = Rig(latency_s=0.05, default=PoolLimits(concurrency=4, capacity=12))
+        rig.queue.capabilities = replace(rig.queue.capabilities, whole_batches=whole_batches)
+        asked = AskedFor(rig)
+        async with rig:
+            await rig.publish(*(outgoing(f"m{number}", f"g{number}") for number in range(200)))
+            await rig.until_empty()
+        return asked.limits[1:-1]
+
+    assert min(run_virtual(play(whole_batches=False))) < 10
+    assert set(run_virtual(play(whole_batches=True))) == {10}
+
+
+def test_a_pool_that_never_has_room_for_a_whole_batch_is_still_fed() -> None:
+    async def play() -> None:
+        rig = Rig(latency_s=1000.0, default=PoolLimits(concurrency=50, capacity=15))
+        rig.queue.capabilities = replace(rig.queue.capabilities, whole_batches=True)
+        async with rig:
+            await rig.publish(*(outgoing(f"m{number}", f"g{number}") for number in range(15)))
+            await rig.until_started(15)  # ten, and five that have room although a batch has not
+
+    run_virtual(play())
+
+
+def test_a_queue_that_cannot_tell_its_depth_is_left_alone_by_the_backlog_watch() -> None:
+    async def play() -> None:
+        rig = Rig()
+
+        async def depth() -> None:
+            return None
+
+        rig.queue.depth = depth  # type: ignore[assignment,method-assign]
+        for _ in range(5):
+            await Backlog({"q": rig.queue}, rig.warnings).look()
+        assert rig.warnings.list() == []
+
+    run_virtual(play())

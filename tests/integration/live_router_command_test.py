@@ -208,7 +208,7 @@ async def test_a_queue_whose_uri_nobody_knows_is_named_at_a_reload_while_the_oth
             assert await api.polled() == {"bills"}
             assert (await api.pools()).keys() == {"NEW"}
             await assert_foreign_is_named(api)
-            scene.config.say({"NEW": 1}, [{"queueName": "bills", "queueUri": "amqp://broker.test/bills"}])
+            scene.config.say({"NEW": 1}, [{"queueName": "bills", "queueUri": "kafka://broker.test/bills"}])
             await api.reload()
             assert await api.polled() == {"bills"}  # as with any entry that cannot be used: it stays as it was
             scene.config.say({"NEW": 1}, ["bills", {"queueName": "foreign", "queueUri": "embedded:foreign"}])
@@ -221,7 +221,7 @@ async def assert_foreign_is_named(api: Api) -> None:
     warnings = await api.get("/monitoring/warnings")
     [said] = [one["message"] for one in warnings if one["code"] == "CONFIG_REJECTED"]
     assert "foreign" in said
-    assert "embedded:name" in said
+    assert "embedded:NAME" in said
     assert "secret" not in said
 
 

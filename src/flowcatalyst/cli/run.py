@@ -48,13 +48,13 @@ def router(
         str | None, typer.Option(help="Where pools and queues come from; also MESSAGE_ROUTER_CONFIG_URL")
     ] = None,
 ) -> None:
-    """Run the router alone, for production: pools and queues come from a config URL."""
+    """Run the router alone, for production: pools and queues come from a config URL or from the settings."""
     settings = load_settings(config, host=host, port=port, data_dir=data_dir)
     settings.sync.config_url = config_url or settings.sync.config_url
-    if settings.sync.config_url is None:
+    if settings.sync.config_url is None and not settings.queues:
         raise ConfigurationError(
             "the router does not know its pools and queues: set MESSAGE_ROUTER_CONFIG_URL, or --config-url, to a URL "
-            "or a JSON file"
+            "or a JSON file, or name the queues in the settings"
         )
     _run(settings, demo=False, with_test_bench=False)
 

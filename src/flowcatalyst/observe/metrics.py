@@ -94,6 +94,7 @@ class RouterCollector(Collector):
         yield _durations(pools)
         yield self._breakers()
         yield self._queues()
+        yield self._queue_calls()
         yield _gauge("tracker_size", "Messages the router owns", len(self._app.tracker))
         yield _gauge("dead_letters", "Dead letters kept", self.stored.dead_letters)
         yield _gauge("warnings", "Different warnings of the last hours", len(self._app.warnings.list()))
@@ -131,6 +132,14 @@ class RouterCollector(Collector):
             family.add_metric([name, "waiting"], depth.waiting)
             family.add_metric([name, "leased"], depth.leased)
             family.add_metric([name, "delayed"], depth.delayed)
+        return family
+
+    def _queue_calls(self) -> Metric:
+        text = "Requests to the queue's broker by kind, where some cost money"
+        family = CounterMetricFamily("flowcatalyst_queue_calls", text, labels=["queue", "call"])
+        for name, queue in self._app.engine.queues.items():
+            for call, count in queue.calls.items():
+                family.add_metric([name, call], count)
         return family
 
 

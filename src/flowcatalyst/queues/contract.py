@@ -3,7 +3,7 @@
 A difference between brokers is a field of `Capabilities`, never an optional method.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,6 +74,10 @@ class Queue(Protocol):
 
     name: str
     capabilities: Capabilities
+
+    @property
+    def calls(self) -> Mapping[str, int]:
+        """Requests to the broker so far, by kind, where they are worth counting: some cost money."""
 
     @property
     def advice(self) -> Sequence[str]:

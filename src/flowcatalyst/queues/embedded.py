@@ -5,7 +5,7 @@ its order survives failures, crashes and several processes on one file.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from sqlite3 import Connection
@@ -42,6 +42,7 @@ class EmbeddedQueue:
         self.name = name
         self.store = store
         self.advice: Sequence[str] = ()
+        self.calls: Mapping[str, int] = {}
         self.capabilities = Capabilities(
             ordered_redelivery=True,
             locks_groups=True,

@@ -6,7 +6,7 @@ its followers did meanwhile.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flowcatalyst.clock import Clock
@@ -36,6 +36,7 @@ class MemoryQueue:
     ) -> None:
         self.name = name
         self.advice: Sequence[str] = ()
+        self.calls: Mapping[str, int] = {}
         self.capabilities = Capabilities(
             ordered_redelivery=ordered,
             ordered_takeover=ordered,

@@ -1,0 +1,67 @@
+"""FlowCatalyst on one broker under the workload: fill the queue, then drain it. Also prints what it cost in calls."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+
+import uvloop
+
+from bench.measure import Stopwatch
+from bench.workload import Workload
+from flowcatalyst import interpreter
+from flowcatalyst.app import App
+from flowcatalyst.config import EmbeddedSettings, LogSettings, PoolSettings, QueueSettings, Settings
+from flowcatalyst.message import DEFAULT_POOL
+from flowcatalyst.observe.logs import configure_logs
+from flowcatalyst.queues.contract import Outgoing
+
+QUEUE = "bench"
+
+
+def settings(folder: Path, slots: int, uri: str) -> Settings:
+    return Settings(
+        data_dir=folder,
+        pools=[PoolSettings(code=DEFAULT_POOL, concurrency=slots)],
+        embedded=EmbeddedSettings(queues=[]),
+        queues=[QueueSettings(name=QUEUE, uri=uri, connections=4)],
+        log=LogSettings.model_validate({"level": "warning", "format": "json", "file": folder / "router.log"}),
+    )
+
+
+async def seed(app: App, messages: list[tuple[str, str, str]]) -> float:
+    """Publish everything; messages a second."""
+    queue = app.queues[QUEUE]
+    await queue.open()
+    with Stopwatch() as watch:
+        for start in range(0, len(messages), 500):
+            await queue.publish([Outgoing(body, group) for _, group, body in messages[start : start + 500]])
+    await queue.close()
+    return len(messages) / watch.seconds
+
+
+async def drain(app: App, count: int) -> tuple[Stopwatch, int]:
+    with Stopwatch() as watch:
+        running = app.running()
+        await running.__aenter__()
+        pool = app.router.pools[DEFAULT_POOL]
+        while pool.stats.delivered < count or len(app.tracker):
+            await asyncio.sleep(0.01)
+        calls = sum(app.engine.queues[QUEUE].calls.values())
+    await running.__aexit__(None, None, None)
+    return watch, calls
+
+
+def main() -> None:
+    folder, target, workload, uri = Path(sys.argv[1]), sys.argv[2], Workload(messages=int(sys.argv[3])), sys.argv[4]
+    config = settings(folder, workload.slots, uri)
+    configure_logs(config.log.level, config.log.format, config.log.file)
+    published = uvloop.run(seed(App(config), workload.bodies(target)))
+    interpreter.tune()
+    watch, calls = uvloop.run(drain(App(config), workload.messages))
+    figures = {"messages": workload.messages, "seconds": watch.seconds, "cpu_s": watch.cpu_s}
+    print(json.dumps({**figures, "published_per_second": published, "calls": calls}))
+
+
+if __name__ == "__main__":
+    main()

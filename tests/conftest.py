@@ -2,9 +2,7 @@
 
 import pytest
 
-from tests.servers import REQUIRED, ServerMissingError, program
-
-_missing: list[str] = []
+from tests.servers import ServerMissingError, missing, program, skip_or_fail
 
 
 @pytest.fixture(scope="session")
@@ -13,12 +11,9 @@ def nginx() -> str:
     try:
         return program("nginx", "nginx-light")
     except ServerMissingError as error:
-        _missing.append(str(error))
-        if REQUIRED:
-            pytest.fail(f"a real server is required here: {error}")
-        pytest.skip(f"NOT TESTED: {error}")
+        skip_or_fail(error)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for missing in _missing:
-        terminalreporter.write_sep("!", f"SKIPPED, NO REAL SERVER: {missing}", red=True, bold=True)
+    for reason in missing:
+        terminalreporter.write_sep("!", f"SKIPPED, NO REAL SERVER: {reason}", red=True, bold=True)

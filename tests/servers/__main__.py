@@ -1,0 +1,98 @@
+"""`make servers`: every broker a developer may want, on free ports, until Ctrl-C."""
+
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.servers import ServerMissingError
+from tests.servers.activemq import ActiveMqServer
+from tests.servers.artemis import ArtemisServer
+from tests.servers.elasticmq import ElasticMqServer
+from tests.servers.moto import MotoServer
+from tests.servers.nats import NatsServer
+from tests.servers.process import ServerDiedError, ServerProcess
+from tests.servers.redis import RedisServer
+
+SERVERS: dict[str, Callable[[Path], ServerProcess]] = {
+    "redis": RedisServer,
+    "nats": NatsServer,
+    "elasticmq": ElasticMqServer,
+    "moto": MotoServer,
+    "activemq": ActiveMqServer,
+    "artemis": ArtemisServer,
+}
+# What to add to a server's URL to have a queueUri; the capitals are for the developer to fill in.
+QUEUE_PATHS = {
+    "nats": "/STREAM?consumer=NAME",
+    "elasticmq": f"/{ElasticMqServer.account}/QUEUE.fifo",
+    "moto": f"/{MotoServer.account}/QUEUE.fifo",
+    "activemq": "/QUEUE",
+    "artemis": "/QUEUE",
+}
+VARIABLES = {
+    "redis": ["FLOWCATALYST_STANDBY__REDIS_URL"],
+    "nats": ["NATS_URL"],
+    "elasticmq": ["SQS_ENDPOINT_OVERRIDE", "AWS_ENDPOINT_URL_SQS"],
+    "moto": ["SQS_ENDPOINT_OVERRIDE", "AWS_ENDPOINT_URL_SQS"],
+}
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT, too: a shell starts background jobs with it ignored
+        signal.signal(number, _interrupt)
+    with ExitStack() as cleanup:
+        folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="flowcatalyst-servers-")))
+        try:
+            started = list(start_all(folder, cleanup))
+            if not started:
+                sys.exit("No server could be started.")
+            _explain(started, folder)
+            signal.pause()
+        except KeyboardInterrupt:
+            print("\nStopping the servers.")
+
+
+def start_all(folder: Path, cleanup: ExitStack) -> Iterator[ServerProcess]:
+    """Those that can be had. `cleanup` kills exactly these."""
+    for name, start in SERVERS.items():
+        print(f"Starting {name} ...", flush=True)
+        try:
+            server = start(folder / name)
+        except (ServerMissingError, ServerDiedError) as error:
+            print(f"Without {name}: {error}", flush=True)
+        else:
+            cleanup.callback(server.kill)
+            yield server
+
+
+def _explain(started: list[ServerProcess], folder: Path) -> None:
+    rows = [(server.name, server.url, _queue_uri(server), str(server.pid)) for server in started]
+    rows.insert(0, ("server", "url", "queueUri", "pid"))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    print()
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    print("\nFor another terminal:")
+    for server in started:
+        if names := VARIABLES.get(server.name):
+            before = "# instead of elasticmq: " if server.name == "moto" else ""
+            print(f"{before}export {' '.join(f'{name}={server.url}' for name in names)}")
+    credentials = "AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test"
+    print(f"export {credentials} AWS_REGION={ElasticMqServer.region} AWS_DEFAULT_REGION={ElasticMqServer.region}")
+    print(f"\nData and logs are in {folder} until Ctrl-C.", flush=True)
+
+
+def _queue_uri(server: ServerProcess) -> str:
+    path = QUEUE_PATHS.get(server.name)
+    return f"{server.url}{path}" if path else ""
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    main()

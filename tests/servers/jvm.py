@@ -1,0 +1,94 @@
+"""Servers from Maven Central: their jars, resolved once into `.servers/`, and how to run them quickly."""
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.servers import ServerMissingError, program
+
+HERE = Path(__file__).parent
+CACHE = HERE.parent.parent / ".servers"
+PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
+# A server that lives for seconds gains nothing from the second compiler and from parallel collectors.
+FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
+_LOGGER = "-Dorg.slf4j.simpleLogger"
+QUIET_LOG = (  # Artemis would log every connection and every call of its own
+    f"{_LOGGER}.showDateTime=true",
+    f"{_LOGGER}.dateTimeFormat=HH:mm:ss.SSS",
+    f"{_LOGGER}.showThreadName=false",
+    f"{_LOGGER}.log.org.apache.activemq.audit=warn",
+)
+
+
+@dataclass(frozen=True)
+class Jars:
+    """What `<name>.pom.xml` names, and our own sources compiled against it."""
+
+    name: str
+    sources: tuple[str, ...] = ()
+
+    def command(self, main: str, *arguments: str | Path, options: Sequence[str] = ()) -> list[str | Path]:
+        """The command that runs a class."""
+        return [_jdk("java"), *FAST_START, *options, "-cp", ":".join(self._classpath()), main, *arguments]
+
+    def _classpath(self) -> list[str]:
+        """Only the first call of all asks Maven, and one after a jar went missing."""
+        contents = b"".join(path.read_bytes() for path in self._files())
+        made = CACHE / f"{self.name}-{hashlib.sha256(contents).hexdigest()[:16]}"
+        if (found := _read(made)) is not None:
+            return found
+        CACHE.mkdir(exist_ok=True)
+        with (CACHE / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one test process resolves, the others wait and find
+            if (found := _read(made)) is None:
+                self._make(made)
+                found = _read(made)
+        if found is None:
+            raise ServerMissingError(f"Maven names jars of {self.name} that are not there")
+        return found
+
+    def _make(self, made: Path) -> None:
+        """Appears under its name only when it is complete."""
+        pom, *sources = self._files()
+        print(f"Fetching {self.name} from Maven Central (first run only) ...", flush=True)
+        with tempfile.TemporaryDirectory(dir=CACHE, prefix=f"{made.name}.") as folder:
+            new = Path(folder) / "new"
+            (new / "classes").mkdir(parents=True)
+            goal = [f"{PLUGIN}:build-classpath", f"-Dmdep.outputFile={new / 'classpath'}"]
+            maven = [program("mvn", "maven"), "-q", "-B", "-U", "-Dstyle.color=never"]
+            _run([*maven, "-f", pom, *goal], f"Maven cannot fetch the jars of {self.name}")
+            if sources:
+                classpath = (new / "classpath").read_text().strip()
+                options = ["-nowarn", "-cp", classpath, "-d", str(new / "classes")]
+                _run([_jdk("javac"), *options, *sources], f"javac cannot compile our sources of {self.name}")
+            shutil.rmtree(made, ignore_errors=True)
+            new.rename(made)
+
+    def _files(self) -> list[Path]:
+        return [HERE / f"{self.name}.pom.xml", *(HERE / source for source in self.sources)]
+
+
+def _read(made: Path) -> list[str] | None:
+    try:
+        jars = (made / "classpath").read_text().strip().split(":")
+    except FileNotFoundError:
+        return None
+    return [str(made / "classes"), *jars] if all(map(os.path.exists, jars)) else None
+
+
+def _jdk(name: str) -> str:
+    return program(name, "default-jdk-headless")
+
+
+def _run(command: Sequence[str | Path], failure: str) -> None:
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode != 0:
+        said = re.search(r"error\]?:? *(.*)", done.stdout + done.stderr, re.IGNORECASE)
+        raise ServerMissingError(f"{failure}: {said[1].strip()[:300] if said else f'code {done.returncode}'}")

@@ -102,7 +102,7 @@ def test_production_code_does_not_know_the_simulation() -> None:
 def test_every_test_file_tests_something() -> None:
     for path in python_files(ROOT / "tests"):
         if path.name.endswith("_test.py"):
-            assert re.search(r"def test_|TestCase|RuleBasedStateMachine", path.read_text()), path
+            assert re.search(r"def test_|TestCase|RuleBasedStateMachine|QueueSuite", path.read_text()), path
 
 
 def test_tracked_files_name_no_registry_and_no_machine_path() -> None:

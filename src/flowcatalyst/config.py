@@ -166,7 +166,7 @@ class SqsSettings(_Section):
 
     @field_validator("endpoint_override")
     @classmethod
-    def _is_a_url(cls, value: str | None) -> str | None:
+    def is_a_server(cls, value: str | None) -> str | None:
         if value is not None and not re.fullmatch(r"https?://[^/\s@]+/?", value):
             raise ValueError("should be http:// or https://, a host and a port")
         return value
@@ -324,6 +324,9 @@ class Settings(BaseSettings):
         for kind, names in (("pool", [pool.code for pool in self.pools]), ("queue", queues)):
             if twice := sorted({name for name in names if names.count(name) > 1}):
                 raise ValueError(f"name {kind} {', '.join(twice)} twice")
+        uris = [*(f"embedded:{name}" for name in self.embedded.queues), *(queue.uri for queue in self.queues)]
+        if len(set(uris)) < len(uris):  # two consumers would take turns at its groups
+            raise ValueError("name one queue twice: two entries have the same uri")
         return self
 
     @model_validator(mode="after")
@@ -413,7 +416,10 @@ def load_settings(file: Path | None = None, **given: Any) -> Settings:
     if settings.sync.config_url is None:
         settings.sync.config_url = os.environ.get(CONFIG_URL_VARIABLE) or None
     if settings.sqs.endpoint_override is None:
-        settings.sqs.endpoint_override = os.environ.get(SQS_ENDPOINT_VARIABLE) or None
+        try:
+            settings.sqs.endpoint_override = SqsSettings.is_a_server(os.environ.get(SQS_ENDPOINT_VARIABLE) or None)
+        except ValueError as error:
+            raise ConfigurationError(f"wrong settings (environment): {SQS_ENDPOINT_VARIABLE} {error}") from None
     return settings
 
 

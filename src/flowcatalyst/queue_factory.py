@@ -25,7 +25,8 @@ class QueueFactory:
     """
 
     def __init__(self, store: EmbeddedStore, settings: Settings, clock: Clock) -> None:
-        self.publishers: dict[str, BrokerQueue] = {}  # embedded queues by their name in the store, others by their own
+        self.publishers: dict[str, BrokerQueue] = {}  # by the name in the configuration
+        self._embedded: dict[str, BrokerQueue] = {}  # by the name in the store
         self._configs: dict[str, QueueConfig] = {}  # of publishers that are not embedded
         self._store = store
         self._settings = settings
@@ -43,11 +44,12 @@ class QueueFactory:
         """Make a way into each of these queues, whether or not we poll it, unless there is one."""
         for config in configs:
             if (name := _embedded_name(config)) is not None:
-                if name not in self.publishers:
-                    self.publishers[name] = self._make(config)
-            elif config.name not in self.publishers:
+                self.publishers[config.name] = self._embedded.setdefault(name, self._make(config))
+            elif self._configs.get(config.name) != config:
                 self._configs[config.name] = config
                 self.publishers[config.name] = self._make(config)
+        for name, queue in self._embedded.items():
+            self.publishers.setdefault(name, queue)  # dead letters know it by its name in the store
 
     async def drop_publishers(self, wanted: Mapping[str, QueueConfig]) -> None:
         """Close the ways into queues of brokers that are gone or have changed."""
@@ -71,7 +73,7 @@ class QueueFactory:
             raise ConfigurationError(problem)
         queue = self._make(config)
         if (name := _embedded_name(config)) is not None:
-            known = self.publishers.setdefault(name, queue)
+            known = self._embedded.setdefault(name, queue)
             if known.capabilities == queue.capabilities:
                 queue = known
         await queue.open()
@@ -79,7 +81,7 @@ class QueueFactory:
 
     async def close(self, name: str, queue: Queue) -> None:
         """A queue that is no longer polled. Embedded ones stay open: one may still publish to them."""
-        if queue not in self.publishers.values():
+        if queue not in self._embedded.values():
             await queue.close()
 
     def _make(self, config: QueueConfig) -> BrokerQueue:

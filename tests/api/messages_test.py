@@ -1,9 +1,17 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flowcatalyst.config import QueueSettings, StandbySettings
 from flowcatalyst.message import MAX_BODY_BYTES
-from tests.api.running import Running, on_idle_router, until
+from flowcatalyst.queues.contract import Outgoing, Published
+from flowcatalyst.queues.memory import MemoryQueue
+from tests.api.running import Running, on_idle_router, run_router, until
+from tests.servers import free_port
+from tests.servers.nats import nats_server
 from tests.support.http_servers import always, raw_server, reply
 
 
@@ -195,6 +203,11 @@ async def test_an_unknown_queue_lists_the_queues(idle_router: Running) -> None:
     answer.assert_problem(404, "'nope'", "default, high, medium, low")
 
 
+async def test_without_any_queue_there_is_none_to_list(router: Running) -> None:
+    router.app.queues.clear()
+    (await router.send(**GOOD)).assert_problem(404, "there is no queue 'default'; there are no queues")
+
+
 async def test_a_message_goes_to_the_queue_that_was_named(router: Running) -> None:
     message = {"mediationTarget": router.receiver("fast"), "poolCode": "POOL-LOW"}
     assert (await router.client.post("/api/messages?queue=low", message)).status == 202
@@ -221,3 +234,53 @@ async def test_a_failed_message_is_delivered_by_a_later_attempt(router: Running)
             return router.app.router.pools["DEFAULT-POOL"].stats.delivered == 1
 
         await until(delivered)
+
+
+class Forgetful(MemoryQueue):
+    """A broker that neither deduplicates nor tells the id of what it took."""
+
+    async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
+        await super().publish([replace(message, deduplication_id=None) for message in messages])
+        return [Published("") for _ in messages]
+
+
+async def test_where_the_broker_does_not_deduplicate_the_same_id_is_accepted_again(router: Running) -> None:
+    queue = router.app.queues["forgetful"] = Forgetful("forgetful", router.app.clock)
+    for _ in range(2):
+        answer = await router.client.post("/api/messages?queue=forgetful", {**GOOD, "id": "twice"})
+        assert answer.status == 202
+        assert answer.json["results"] == [{"id": "twice", "status": "ACCEPTED"}]
+    assert len(queue) == 2
+
+
+async def test_a_broker_that_is_away_is_a_503_while_other_queues_take_messages(tmp_path: Path) -> None:
+    port = free_port()
+    away = QueueSettings(name="away", uri=f"nats://127.0.0.1:{port}/S?consumer=router")
+    async with run_router(tmp_path, queues=[away]) as router:
+        answer = await router.client.post("/api/messages?queue=away", [GOOD, GOOD])
+        answer.assert_problem(503, f"127.0.0.1:{port}")
+        assert "\n" not in answer.json["detail"]
+        (await router.client.post("/api/messages?queue=nope", GOOD)).assert_problem(404, "medium, low, away")
+        assert (await router.send(mediationTarget=router.receiver("fast"))).status == 202
+
+
+async def test_messages_reach_a_queue_of_a_broker_from_a_standby_too(tmp_path: Path) -> None:
+    never_primary = StandbySettings(redis_url=f"redis://127.0.0.1:{free_port()}/0")
+    with nats_server(tmp_path / "nats") as nats:
+        orders = QueueSettings(name="orders", uri=f"{nats.url}/ORDERS?consumer=router&create=true")
+        async with run_router(tmp_path / "primary", queues=[orders]) as primary:
+            message = {"id": "m-1", "mediationTarget": primary.receiver("fast")}
+            async with run_router(tmp_path / "standby", queues=[orders], standby=never_primary) as standby:
+                first = await standby.client.post("/api/messages?queue=orders", message)
+                assert not standby.app.at_work
+            second = await primary.client.post("/api/messages?queue=orders", [message, {**message, "id": "m-2"}])
+            assert [one["status"] for one in first.json["results"] + second.json["results"]] == [
+                "ACCEPTED",
+                "DUPLICATE",
+                "ACCEPTED",
+            ]
+
+            async def both_seen() -> bool:
+                return bool((await primary.stats())["totalRequests"] == 2)
+
+            await until(both_seen)

@@ -1,9 +1,13 @@
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from flowcatalyst.config import EmbeddedSettings
+from flowcatalyst.config import EmbeddedSettings, QueueSettings
+from flowcatalyst.errors import QueueUnavailableError
+from flowcatalyst.queues.contract import Outgoing, Published
+from flowcatalyst.queues.memory import MemoryQueue
 from tests.api.running import Running, on_idle_router, run_router, until
 from tests.support.http_servers import always, raw_server, reply
 
@@ -89,6 +93,38 @@ async def test_without_the_named_queue_the_first_one_is_used(tmp_path: Path) -> 
         await router.until_settled()
         stats = await router.stats()
         assert (stats["totalRequests"], stats["orderViolations"]) == (20, 0)
+
+
+async def test_any_queue_can_be_seeded_and_others_than_the_four_have_the_default_pool(tmp_path: Path) -> None:
+    async with run_router(tmp_path, queues=[QueueSettings(name="orders", uri="embedded:orders")]) as router:
+        answer = await router.client.post("/api/seed/messages?count=20&queue=orders")
+        assert (answer.json["queue"], answer.json["published"]) == ("orders", 20)
+        await router.until_settled()
+        stats = await router.stats()
+        assert (stats["totalRequests"], stats["orderViolations"]) == (20, 0)
+        assert router.app.router.pools["DEFAULT-POOL"].stats.delivered == 20
+        wrong = await router.client.post("/api/seed/messages?queue=nope")
+        wrong.assert_problem(400, "queue has to be one of high, medium, low, default, random, orders")
+
+
+class Failing(MemoryQueue):
+    """A broker that goes away after one call."""
+
+    async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
+        if len(self):
+            raise QueueUnavailableError("the broker went away")
+        return await super().publish(messages)
+
+
+async def test_a_broker_that_goes_away_is_a_503_that_says_how_much_is_published(router: Running) -> None:
+    router.app.queues["failing"] = Failing("failing", router.app.clock)
+    answer = await router.client.post("/api/seed/messages?count=1200&queue=failing")
+    answer.assert_problem(503, "the broker went away; 500 of 1200 messages were published before that")
+
+
+async def test_without_any_queue_there_is_nothing_to_seed(router: Running) -> None:
+    router.app.queues.clear()
+    (await router.client.post("/api/seed/messages")).assert_problem(404, "there are no queues")
 
 
 async def test_messages_may_go_to_a_url(router: Running) -> None:

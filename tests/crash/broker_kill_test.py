@@ -10,7 +10,7 @@ from flowcatalyst.app import App
 from flowcatalyst.config import load_settings
 from tests.crash.scene import PATIENT_MS
 from tests.integration.chaos_test import messages
-from tests.support.brokers import LEASE_S, Kind, Place, Places, all_kinds, places
+from tests.support.brokers import Kind, Place, Places, all_kinds, places
 from tests.support.router_process import Waits, router_process
 from tests.support.witness import Witness
 
@@ -66,6 +66,6 @@ async def _deliver_the_rest(place: Place, witness: Witness) -> None:
         arrivals = -1
         while arrivals != witness.arrivals or len(app.tracker):
             arrivals = witness.arrivals
-            await asyncio.sleep(LEASE_S + 1.0)  # whatever a killed router had is shown again by then
+            await asyncio.sleep(place.quiet_s)  # whatever a killed router had is shown again by then
     assert app.stopped_clean
     await witness.router_stopped()

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from flowcatalyst.app import config_of
 from flowcatalyst.config import describe_settings, load_settings
 from flowcatalyst.errors import ConfigurationError
+from flowcatalyst.operations.router_config import QueueConfig, RouterConfig
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -83,3 +85,135 @@ def test_every_setting_is_documented_with_its_default() -> None:
         assert setting.description, f"{setting.name} has no description"
         row = f"| `{setting.name}` | {setting.default} | {setting.description} |"
         assert row in text, f"docs/operations.md is out of date, `flowcatalyst settings` prints the table: {row}"
+
+
+NATS_URI = "nats://broker-1,broker-2/ORDERS?consumer=router"
+
+
+def test_queues_of_brokers_come_from_tables_of_the_file(empty_folder: Path) -> None:
+    (empty_folder / "flowcatalyst.toml").write_text(
+        f'[[queues]]\nname = "orders"\nuri = "{NATS_URI}"\nconnections = 2\nvisibility_s = 120\n'
+        '[[queues]]\nname = "bills"\nuri = "sqs://bills.fifo"\n'
+        '[embedded]\nqueues = []\n[nats]\nuser = "ann"\npassword = "s3cret"\n'
+    )
+    settings = load_settings()
+    assert settings.nats.password is not None
+    assert settings.nats.password.get_secret_value() == "s3cret"
+    config = config_of(settings)
+    assert list(config.queues.values()) == [
+        QueueConfig("orders", NATS_URI, 2, 120.0),
+        QueueConfig("bills", "sqs://bills.fifo"),
+    ]
+
+
+def test_queues_of_brokers_come_as_json_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWCATALYST_QUEUES", '[{"name": "orders", "uri": "amqp://broker/orders"}]')
+    names = list(config_of(load_settings()).queues)
+    assert names == ["default", "high", "medium", "low", "orders"]
+    monkeypatch.setenv("FLOWCATALYST_EMBEDDED__QUEUES", "[]")
+    assert list(config_of(load_settings()).queues) == ["orders"]
+
+
+def test_queues_of_the_settings_do_not_count_beside_a_config_url(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MESSAGE_ROUTER_CONFIG_URL", "https://config.test/router.json")
+    assert config_of(load_settings()) == RouterConfig()
+
+
+def test_the_endpoint_of_sqs_has_a_second_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SQS_ENDPOINT_OVERRIDE", "http://localhost:9324")
+    assert load_settings().sqs.endpoint_override == "http://localhost:9324"
+    monkeypatch.setenv("FLOWCATALYST_SQS__ENDPOINT_OVERRIDE", "http://localhost:4566")
+    assert load_settings().sqs.endpoint_override == "http://localhost:4566"
+    monkeypatch.delenv("FLOWCATALYST_SQS__ENDPOINT_OVERRIDE")
+    monkeypatch.setenv("SQS_ENDPOINT_OVERRIDE", "")
+    assert load_settings().sqs.endpoint_override is None
+
+
+@pytest.mark.parametrize(
+    ("variable", "shown"),
+    [
+        ("SQS_ENDPOINT_OVERRIDE", "SQS_ENDPOINT_OVERRIDE"),
+        ("FLOWCATALYST_SQS__ENDPOINT_OVERRIDE", "sqs.endpoint_override"),
+    ],
+)
+@pytest.mark.parametrize("value", ["localhost:9324", "http://", "http://key:s3cret@localhost:9324", "http://h/path"])
+def test_an_endpoint_of_sqs_that_is_no_server_is_refused_by_either_name(
+    monkeypatch: pytest.MonkeyPatch, variable: str, shown: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    said = refusal()
+    assert f"{shown} should be http:// or https://, a host and a port" in said
+    assert "s3cret" not in said
+
+
+def queue_in_toml(name: str = "q", uri: str = "embedded:q", more: str = "") -> str:
+    return f'[[queues]]\nname = "{name}"\nuri = "{uri}"\n{more}\n'
+
+
+@pytest.mark.parametrize(
+    ("toml", "said"),
+    [
+        (queue_in_toml(uri="kafka://h/q"), "queues.0.uri is wrong: its queueUri has no known scheme; the forms are"),
+        (queue_in_toml() + queue_in_toml("r", "nats://h/S"), "queues.1.uri is wrong: its queueUri has no consumer"),
+        (queue_in_toml(uri="amqp://ann:s3cret@h/q"), "queues.0.uri is wrong: its queueUri has an @"),
+        (queue_in_toml(uri=""), "queues.0.uri "),
+        (queue_in_toml(name=""), "queues.0.name "),
+        ('[[queues]]\nname = "q"', "queues.0.uri is missing"),
+        ('[[queues]]\nuri = "embedded:q"', "queues.0.name is missing"),
+        (queue_in_toml(more="conections = 2"), "queues.0.conections is not a setting"),
+        (queue_in_toml(more="connections = 0"), "queues.0.connections "),
+        (queue_in_toml(more="visibility_s = 43201"), "queues.0.visibility_s "),
+        (queue_in_toml("orders") * 2, "settings name queue orders twice"),
+        (queue_in_toml("high", "sqs://high"), "settings name queue high twice"),
+        (queue_in_toml("other", "embedded:default"), "settings name one queue twice"),
+        ("[embedded]\nqueues = []", "settings have no queue"),
+        ("[embedded]\nqueues = ['a', 'a']", "settings name queue a twice"),
+        ("[nats]\npasword = 's3cret'", "nats.pasword is not a setting"),
+        ("[nats]\npassword = ['s3cret']", "nats.password should be a valid string"),
+        ("[activemq]\npassword = {of = 's3cret'}", "activemq.password should be a valid string"),
+    ],
+)
+def test_wrong_settings_of_queues_are_named_in_one_sentence_without_secrets(
+    empty_folder: Path, toml: str, said: str
+) -> None:
+    (empty_folder / "flowcatalyst.toml").write_text(toml)
+    text = refusal()
+    assert said in text
+    assert "s3cret" not in text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "orders",
+        '[{"name": "q", "uri": "amqp://ann:s3cret@h/q"}',
+        '[{"name": "q", "uri": "amqp://ann:s3cret@h/q"}]',
+        '{"name": "q", "uri": "amqp://ann:s3cret@h/q"}',
+    ],
+)
+def test_wrong_queues_in_the_environment_are_refused_without_secrets(
+    monkeypatch: pytest.MonkeyPatch, value: str
+) -> None:
+    monkeypatch.setenv("FLOWCATALYST_QUEUES", value)
+    text = refusal()
+    assert "queues" in text
+    assert "s3cret" not in text
+
+
+def test_secrets_are_not_in_the_text_of_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NATS__PASSWORD", "NATS__TOKEN", "ACTIVEMQ__PASSWORD"):
+        monkeypatch.setenv(f"FLOWCATALYST_{name}", "s3cret")
+    settings = load_settings()
+    assert settings.nats.token is not None
+    assert settings.nats.token.get_secret_value() == "s3cret"
+    for text in (repr(settings), str(settings), repr(settings.model_dump()), settings.model_dump_json()):
+        assert "s3cret" not in text
+
+
+def refusal() -> str:
+    """What loading says when it fails: one line, and nothing behind it that would show values."""
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings()
+    assert caught.value.__suppress_context__
+    assert "\n" not in str(caught.value)
+    return str(caught.value)

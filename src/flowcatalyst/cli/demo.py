@@ -3,14 +3,15 @@
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
 from flowcatalyst.app import App
-from flowcatalyst.errors import ConfigurationError
-from flowcatalyst.message import DEFAULT_POOL, MessagePointer, encode_pointer
-from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.errors import ConfigurationError, QueueUnavailableError
+from flowcatalyst.intake import outgoing_of
+from flowcatalyst.message import DEFAULT_POOL, MessagePointer
+from flowcatalyst.queues.contract import BrokerQueue, Outgoing
 from flowcatalyst.tasks import Tasks
 from flowcatalyst.web.order_judge import SeededId
 from flowcatalyst.web.server import Listening
@@ -18,6 +19,7 @@ from flowcatalyst.web.server import Listening
 GROUPS: Final = 40
 PER_TICK: Final = 20
 TICK_S: Final = 0.2
+PAUSE_S: Final = 2.0  # while the queue is away
 MAX_BACKLOG: Final = 2_000  # the demo waits for its receivers rather than fill the disk
 QUIET_LINE_PERIOD_S: Final = 5  # where the line cannot be redrawn
 # A group belongs to one receiver, so that its order can be judged there.
@@ -33,6 +35,7 @@ class Demo:
         self._run = app.ids.tsid()
         self._positions: Counter[int] = Counter()
         self._published = 0
+        self._trouble = ""  # why the queue takes nothing at the moment
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -48,11 +51,24 @@ class Demo:
 
     async def _feed(self) -> None:
         queue = next(iter(self._app.queues.values()))
+        batch: list[Outgoing] = []
         while True:
             if self._published - self._delivered < MAX_BACKLOG:
-                await queue.publish([self._next_message() for _ in range(PER_TICK)])
-                self._published += PER_TICK
-            await asyncio.sleep(TICK_S)
+                batch = batch or [self._next_message() for _ in range(PER_TICK)]
+                if await self._was_published(queue, batch):
+                    batch = []
+            await asyncio.sleep(TICK_S if not self._trouble else PAUSE_S)
+
+    async def _was_published(self, queue: BrokerQueue, batch: Sequence[Outgoing]) -> bool:
+        """If not, the same batch has to be published again: its messages have their places in their groups."""
+        try:
+            await queue.publish(batch)
+        except QueueUnavailableError as error:
+            self._trouble = str(error)
+            return False
+        self._trouble = ""
+        self._published += len(batch)
+        return True
 
     def _next_message(self) -> Outgoing:
         group = self._app.ids.rng.randrange(GROUPS)
@@ -64,7 +80,7 @@ class Demo:
             pool_code=DEFAULT_POOL,
             message_group_id=f"{self._run}-{name}",
         )
-        return Outgoing(encode_pointer(pointer).decode(), pointer.message_group_id)
+        return outgoing_of(pointer, pointer.id)
 
     @property
     def _delivered(self) -> int:
@@ -88,4 +104,5 @@ class Demo:
             f"delivered {self._delivered:,} ({per_second}/s)   in flight {sum(pool.in_flight for pool in pools)}"
             f"   waiting {sum(pool.buffered for pool in pools)}   groups {sum(pool.group_count for pool in pools)}"
             f"   order violations seen by the receiver: {judge.order_violations}"
+            f"{f'   the queue takes nothing: {self._trouble}' if self._trouble else ''}"
         )

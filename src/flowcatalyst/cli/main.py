@@ -7,7 +7,9 @@ import typer
 
 from flowcatalyst import __version__
 from flowcatalyst.cli.access import hash_key
+from flowcatalyst.cli.publish import publish
 from flowcatalyst.cli.run import router, up
+from flowcatalyst.cli.seed import seed
 from flowcatalyst.cli.simulate import simulate
 from flowcatalyst.config import describe_settings
 from flowcatalyst.errors import ConfigurationError, FlowCatalystError
@@ -26,6 +28,8 @@ cli = typer.Typer(
 
 cli.command()(up)
 cli.command()(router)
+cli.command()(publish)
+cli.command()(seed)
 cli.command()(simulate)
 cli.command()(hash_key)
 

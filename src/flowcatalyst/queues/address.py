@@ -3,8 +3,9 @@
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from ipaddress import IPv6Address
 from typing import Final
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote
 
 from flowcatalyst.errors import ConfigurationError
 
@@ -16,10 +17,23 @@ FORMS: Final = (
     "amqp://HOST:PORT/QUEUE",
 )
 DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "amqp": 5672, "amqps": 5671}
-_REGION_IN_HOST: Final = re.compile(
-    r"(?:^|\.)(?:sqs(?:-fips)?\.(?P<new>[a-z]{2}(?:-[a-z]+)+-\d)|(?P<old>[a-z]{2}(?:-[a-z]+)+-\d)\.queue)\."
-)
+_REGION: Final = r"[a-z]{2,4}(?:-[a-z]+)+-\d{1,2}"
+_REGION_IN_HOST: Final = re.compile(rf"(?:^|\.)(?:sqs(?:-fips)?\.(?P<new>{_REGION})|(?P<old>{_REGION})\.queue)\.")
+_AMAZON: Final = (".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu", ".api.aws")
+_FIRST_HOST: Final = "queue.amazonaws.com"  # from the time when there was one region
+_FIRST_REGION: Final = "us-east-1"
+_SQS_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo")
 _WORD: Final = re.compile(r"[A-Za-z0-9_-]+")
+_URI: Final = re.compile(r"[A-Za-z]+://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?")
+_HOST: Final = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]+))(?::(?P<port>.*))?")
+_OPTION_VALUES: Final = {
+    "region": (re.compile(r"[a-z0-9-]{1,40}"), "a region, as eu-west-1"),
+    "consumer": (_WORD, "made of letters, digits, - and _"),
+    "subject": (re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:>|\*|[^\s.*>]+)"), "a subject, as orders.new or orders.>"),
+    "groupHeader": (re.compile(r"[!-9;-~]+"), "the name of a header"),
+    "groupToken": (re.compile(r"[1-9][0-9]?"), "the number of a subject's token, from 1 to 99"),
+    "create": (re.compile(r"true|false", re.IGNORECASE), "true or false"),
+}
 
 
 @dataclass(slots=True, frozen=True)
@@ -80,13 +94,13 @@ def parse_queue_uri(uri: str) -> Address:
             case "embedded":
                 return _embedded(uri)
             case "http" | "https":
-                return _sqs_by_url(_split(uri))
+                return _sqs_by_url(_split(uri, scheme))
             case "sqs":
-                return _sqs_by_name(_split(uri))
+                return _sqs_by_name(_split(uri, scheme))
             case "nats" | "tls":
-                return _nats(_split(uri))
+                return _nats(_split(uri, scheme))
             case "amqp" | "amqps":
-                return _amqp(_split(uri))
+                return _amqp(_split(uri, scheme))
     except ValueError as error:
         raise ConfigurationError(f"its queueUri {error}; {_FORMS_IN_WORDS}") from None
     raise ConfigurationError(f"its queueUri has no known scheme; {_FORMS_IN_WORDS}")
@@ -95,67 +109,79 @@ def parse_queue_uri(uri: str) -> Address:
 _FORMS_IN_WORDS: Final = f"the forms are {', '.join(FORMS)}"
 
 
-def _split(uri: str) -> SplitResult:
+@dataclass(slots=True, frozen=True)
+class _Parts:
+    scheme: str
+    authority: str
+    path: str
+    query: str
+
+
+def _split(uri: str, scheme: str) -> _Parts:
+    """By hand: `urlsplit` knows one host only, and its errors repeat what is between // and /."""
     if any(character.isspace() or not character.isprintable() for character in uri):
         raise ValueError("has a blank or a control character")
-    parts = urlsplit(uri)
-    if "@" in parts.netloc:
-        raise ValueError("has credentials, which are shown with it: put them into the settings or the environment")
-    if parts.fragment:
+    if "@" in uri:
+        raise ValueError(
+            "has an @. Credentials would be shown with it: put them into the settings or the environment. "
+            "In a name it is written %40"
+        )
+    if "#" in uri:
         raise ValueError("has a # part")
-    return parts
+    found = _URI.fullmatch(uri)
+    if found is None:
+        raise ValueError("has no // after its scheme")
+    return _Parts(scheme, found["authority"], found["path"], found["query"] or "")
 
 
 def _embedded(uri: str) -> EmbeddedAddress:
     name = uri.partition(":")[2].removeprefix("//")
-    if not name:
+    if not name or name.isspace():
         raise ValueError("names no queue")
+    if not name.isprintable():
+        raise ValueError("names a queue with a control character")
     return EmbeddedAddress(name)
 
 
-def _sqs_by_url(parts: SplitResult) -> SqsAddress:
+def _sqs_by_url(parts: _Parts) -> SqsAddress:
     options = _options(parts, {"region", "create"})
     path = [part for part in parts.path.split("/") if part]
-    if not parts.hostname or len(path) < 2:
+    if len(path) < 2 or not _SQS_NAME.fullmatch(path[-1]):
         raise ValueError("is no SQS queue URL, which ends in /ACCOUNT/QUEUE")
-    found = _REGION_IN_HOST.search(parts.hostname)
-    amazon = parts.hostname.endswith((".amazonaws.com", ".amazonaws.com.cn"))
-    _port(parts)
+    host, port = _host(parts.authority)
+    server = f"{parts.scheme}://{_in_url(host)}{f':{port}' if port else ''}"
+    found = _REGION_IN_HOST.search(host)
+    in_host = _FIRST_REGION if host == _FIRST_HOST else found and (found["new"] or found["old"])
     return SqsAddress(
         queue_name=path[-1],
-        queue_url=f"{parts.scheme}://{parts.netloc}{parts.path}",
-        region=options.get("region") or (found and (found["new"] or found["old"])) or None,
-        endpoint=None if amazon else f"{parts.scheme}://{parts.netloc}",
+        queue_url=f"{server}/{'/'.join(path)}",
+        region=options.get("region") or in_host,
+        endpoint=None if host.endswith(_AMAZON) else server,
         create=_flag(options, "create"),
     )
 
 
-def _sqs_by_name(parts: SplitResult) -> SqsAddress:
+def _sqs_by_name(parts: _Parts) -> SqsAddress:
     options = _options(parts, {"region", "create"})
-    name = parts.netloc
-    if not re.fullmatch(r"[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo", name):
+    if not _SQS_NAME.fullmatch(parts.authority):
         raise ValueError("names no queue that SQS could have")
     if parts.path.strip("/"):
         raise ValueError("has a path after the name of the queue")
-    return SqsAddress(queue_name=name, region=options.get("region"), create=_flag(options, "create"))
+    return SqsAddress(queue_name=parts.authority, region=options.get("region"), create=_flag(options, "create"))
 
 
-def _nats(parts: SplitResult) -> NatsAddress:
+def _nats(parts: _Parts) -> NatsAddress:
     options = _options(parts, {"consumer", "subject", "groupHeader", "groupToken", "create"})
-    stream, consumer = _name_in_path(parts, "stream"), options.get("consumer", "")
+    stream = _name_in_path(parts, "stream")
     if not _WORD.fullmatch(stream):
         raise ValueError("names a stream with other characters than letters, digits, - and _")
-    if not consumer:
+    if "consumer" not in options:
         raise ValueError("has no consumer: add ?consumer=NAME, the durable consumer that all routers share")
-    if not _WORD.fullmatch(consumer):
-        raise ValueError("names a consumer with other characters than letters, digits, - and _")
     token = options.get("groupToken")
-    if token is not None and not (token.isascii() and token.isdigit() and 1 <= int(token) <= 100):
-        raise ValueError("has a groupToken that is no number of a subject's token, from 1 on")
     return NatsAddress(
-        servers=tuple(f"{parts.scheme}://{_host_in_url(host)}:{port}" for host, port in _hosts(parts)),
+        servers=tuple(f"{parts.scheme}://{_in_url(host)}:{port}" for host, port in _hosts(parts)),
         stream=stream,
-        consumer=consumer,
+        consumer=options["consumer"],
         subject=options.get("subject"),
         group_header=options.get("groupHeader"),
         group_token=None if token is None else int(token),
@@ -163,54 +189,67 @@ def _nats(parts: SplitResult) -> NatsAddress:
     )
 
 
-def _amqp(parts: SplitResult) -> AmqpAddress:
+def _amqp(parts: _Parts) -> AmqpAddress:
     _options(parts, set())
     return AmqpAddress(_hosts(parts), _name_in_path(parts, "queue"), tls=parts.scheme == "amqps")
 
 
-def _name_in_path(parts: SplitResult, what: str) -> str:
+def _name_in_path(parts: _Parts, what: str) -> str:
     name = unquote(parts.path.removeprefix("/"))
-    if not name or "/" in name.strip("/") or name.strip("/") != name:
+    if not name or "/" in name:
         raise ValueError(f"names no {what}: it ends in /{what.upper()}")
+    if name.strip() != name or not name.isprintable() or "\ufffd" in name:
+        raise ValueError(f"names a {what} with a blank at its end or with characters that are no text")
     return name
 
 
-def _hosts(parts: SplitResult) -> tuple[tuple[str, int], ...]:
+def _hosts(parts: _Parts) -> tuple[tuple[str, int], ...]:
     """One or more, separated by commas: the others are tried when one is away."""
-    hosts: list[tuple[str, int]] = []
-    for netloc in parts.netloc.split(","):
-        one = urlsplit(f"//{netloc}")
-        if not one.hostname:
-            raise ValueError("names no host")
-        hosts.append((one.hostname, _port(one) or DEFAULT_PORTS[parts.scheme]))
-    return tuple(hosts)
+    found = [_host(one) for one in parts.authority.split(",")]
+    return tuple((host, port or DEFAULT_PORTS[parts.scheme]) for host, port in found)
 
 
-def _port(parts: SplitResult) -> int | None:
+def _host(text: str) -> tuple[str, int | None]:
+    """Host and port, None if there is none. An IPv6 address is without its brackets."""
+    found = _HOST.fullmatch(text)
+    if found is None:
+        raise ValueError("names no host" if not text else "names a host that is none")
+    if found["ipv6"] and not _is_ipv6(found["ipv6"]):
+        raise ValueError("names a host that is none")
+    port = found["port"] or ""
+    if port and not (re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
+        raise ValueError("has a port that is none")
+    return (found["ipv6"] or found["name"]).lower(), int(port) if port else None
+
+
+def _is_ipv6(text: str) -> bool:
     try:
-        return parts.port
+        IPv6Address(text)
     except ValueError:
-        raise ValueError("has a port that is none") from None
+        return False
+    return True
 
 
-def _host_in_url(host: str) -> str:
+def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _options(parts: SplitResult, known: Collection[str]) -> dict[str, str]:
+def _options(parts: _Parts, known: Collection[str]) -> dict[str, str]:
+    """What stands after the ?. A value is never repeated, nor a name that does not look like one."""
     options: dict[str, str] = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:
+            shown = f"the option {name}" if value and _WORD.fullmatch(name) and len(name) <= 40 else "an option"
             takes = f"takes {', '.join(sorted(known))}" if known else "takes none"
-            raise ValueError(f"has the option {name[:40]!r}, but a queue of this kind {takes}")
+            raise ValueError(f"has {shown}, but a queue of this kind {takes}")
         if not value or name in options:
             raise ValueError(f"has the option {name} without a value or twice")
+        form, in_words = _OPTION_VALUES[name]
+        if not form.fullmatch(value) or not value.isprintable():
+            raise ValueError(f"has the option {name} with a value that is not {in_words}")
         options[name] = value
     return options
 
 
 def _flag(options: dict[str, str], name: str) -> bool:
-    value = options.get(name, "false").lower()
-    if value not in ("true", "false"):
-        raise ValueError(f"has a {name} that is neither true nor false")
-    return value == "true"
+    return options.get(name, "false").lower() == "true"

@@ -1,8 +1,6 @@
 """POST /api/seed/messages: a sender to try the router out with."""
 
-from collections import Counter
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -11,37 +9,15 @@ from litestar import Request, post
 from litestar.params import QueryParameter
 
 from flowcatalyst.app import App
-from flowcatalyst.clock import IdSource
-from flowcatalyst.errors import InvalidMessageError
-from flowcatalyst.message import DEFAULT_POOL, MessagePointer, check_target
+from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.web.api.messages import outgoing_of
-from flowcatalyst.web.api.test_endpoints import RECEIVERS
+from flowcatalyst.seeding import CHUNK, POOL_OF_QUEUE, RANDOM, GroupMode, Seed, targets_of
 from flowcatalyst.web.bodies import read_optional_json
 from flowcatalyst.web.dependencies import TheApp
 from flowcatalyst.web.openapi import with_json_body
-from flowcatalyst.web.order_judge import SeededId
 from flowcatalyst.web.problems import FieldProblem, ProblemError
 
 MAX_COUNT: Final = 10_000
-CHUNK: Final = 500
-RANDOM: Final = "random"
-RANDOM_ENDPOINTS: Final = ("fast", "slow", "faulty")
-POOL_OF_QUEUE: Final = {
-    "high": "POOL-HIGH",
-    "medium": "POOL-MEDIUM",
-    "low": "POOL-LOW",
-    "default": DEFAULT_POOL,
-}
-
-
-class GroupMode(StrEnum):
-    """How many groups the messages are spread over."""
-
-    UNIQUE = "unique"
-    ONE_OF_8 = "1of8"
-    SINGLE = "single"
-
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
 
@@ -86,7 +62,7 @@ async def seed_messages(
     queue: Annotated[
         str,
         QueryParameter(
-            description="high, medium, low, default or random", schema_extra={"enum": [*POOL_OF_QUEUE, RANDOM]}
+            description="high, medium, low or default, each with its own pool, random of these, or any other queue"
         ),
     ] = "default",
     group_mode: Annotated[
@@ -102,81 +78,38 @@ async def seed_messages(
     Groups belong to their run, so two runs never wait for each other.
     """
     given = await read_optional_json(request, _decoder) or SeedRequest()
-    seed = _Seed(
+    endpoint = endpoint if given.endpoint is msgspec.UNSET else given.endpoint
+    queue = queue if given.queue is msgspec.UNSET else given.queue
+    mode = group_mode if given.message_group_mode is msgspec.UNSET else given.message_group_mode
+    wanted = count if given.count is msgspec.UNSET else given.count
+    seed = Seed(
         run=app.ids.tsid(),
-        endpoint=endpoint if given.endpoint is msgspec.UNSET else given.endpoint,
-        queue=queue if given.queue is msgspec.UNSET else given.queue,
-        mode=group_mode if given.message_group_mode is msgspec.UNSET else given.message_group_mode,
-        base_url=_own_url(request),
+        queues=_queues_meant(queue, app),
+        targets=_targets_meant(endpoint, _own_url(request)),
+        groups=mode,
         ids=app.ids,
     )
-    seed.check()
-    wanted = count if given.count is msgspec.UNSET else given.count
-    published = await _publish(app, seed.messages(wanted))
-    return SeedResult(seed.run, wanted, seed.queue, seed.endpoint, seed.mode, published)
+    published = await _publish(app, list(seed.messages(wanted)))
+    return SeedResult(seed.run, wanted, queue, endpoint, mode, published)
 
 
-@dataclass(slots=True, frozen=True)
-class _Seed:
-    """The messages of one run."""
-
-    run: str
-    endpoint: str
-    queue: str
-    mode: GroupMode
-    base_url: str
-    ids: IdSource
-
-    def check(self) -> None:
-        queues = [*POOL_OF_QUEUE, RANDOM]
-        if self.queue not in queues:
-            raise _wrong("queue", f"queue has to be one of {', '.join(queues)}")
-        if self.endpoint in RECEIVERS or self.endpoint == RANDOM:
-            return
-        if "/" not in self.endpoint:
-            raise _wrong("endpoint", f"endpoint has to be a URL or one of {', '.join(RECEIVERS)}, {RANDOM}")
-        try:
-            check_target(self.endpoint)
-        except InvalidMessageError as error:
-            raise _wrong("endpoint", f"endpoint is no URL to send to: {error}") from None
-
-    def messages(self, count: int) -> list[tuple[str, Outgoing]]:
-        """Queue and message, in order."""
-        positions: Counter[str] = Counter()
-        queue_of_group: dict[str, str] = {}
-        made: list[tuple[str, Outgoing]] = []
-        for index in range(count):
-            group = self._group(index)
-            positions[group] += 1
-            # A group stays in one queue: across queues there is no order to judge.
-            queue = queue_of_group.setdefault(group, self._one_of(self.queue, list(POOL_OF_QUEUE)))
-            pointer = MessagePointer(
-                id=str(SeededId(self.run, group, positions[group])),
-                mediation_target=self._target(),
-                pool_code=POOL_OF_QUEUE[queue],
-                message_group_id=f"{self.run}-{group}",
-            )
-            made.append((queue, outgoing_of(pointer, pointer.id)))
-        return made
-
-    def _group(self, index: int) -> str:
-        match self.mode:
-            case GroupMode.UNIQUE:
-                return f"msg-{index}"
-            case GroupMode.ONE_OF_8:
-                return f"group-{self.ids.rng.randrange(8)}"
-            case GroupMode.SINGLE:
-                return "single-group"
-
-    def _target(self) -> str:
-        name = self._one_of(self.endpoint, RANDOM_ENDPOINTS)
-        return f"{self.base_url}/api/test/{name}" if name in RECEIVERS else name
-
-    def _one_of(self, asked: str, choices: list[str] | tuple[str, ...]) -> str:
-        return self.ids.rng.choice(choices) if asked == RANDOM else asked
+def _queues_meant(queue: str, app: App) -> list[str]:
+    names = [*POOL_OF_QUEUE, RANDOM, *(name for name in app.queues if name not in POOL_OF_QUEUE)]
+    if not app.queues:
+        raise ProblemError(HTTPStatus.NOT_FOUND, "there are no queues to seed")
+    if queue not in names:
+        raise _wrong("queue", f"queue has to be one of {', '.join(names)}")
+    return list(POOL_OF_QUEUE) if queue == RANDOM else [queue]
 
 
-async def _publish(app: App, messages: list[tuple[str, Outgoing]]) -> int:
+def _targets_meant(endpoint: str, router_url: str) -> list[str]:
+    try:
+        return targets_of(endpoint, router_url)
+    except InvalidMessageError as error:
+        raise _wrong("endpoint", str(error)) from None
+
+
+async def _publish(app: App, messages: Sequence[tuple[str, Outgoing]]) -> int:
     first_queue = next(iter(app.queues.values()))
     published = 0
     for start in range(0, len(messages), CHUNK):
@@ -184,7 +117,11 @@ async def _publish(app: App, messages: list[tuple[str, Outgoing]]) -> int:
         for name, message in messages[start : start + CHUNK]:
             by_queue.setdefault(name, []).append(message)
         for name, chunk in by_queue.items():
-            published += len(await app.queues.get(name, first_queue).publish(chunk))
+            try:
+                published += len(await app.queues.get(name, first_queue).publish(chunk))
+            except QueueUnavailableError as error:
+                detail = f"{error}; {published} of {len(messages)} messages were published before that"
+                raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail) from None
     return published
 
 

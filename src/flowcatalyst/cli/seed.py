@@ -1,0 +1,123 @@
+"""`flowcatalyst seed`: messages to try a router out with, into any queue."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from flowcatalyst.cli.run import DataDir, SettingsFile
+from flowcatalyst.cli.way_in import QueueName, QueueUri, choose_queue, counted, run_to_end, way_into
+from flowcatalyst.clock import IdSource, SystemClock
+from flowcatalyst.config import Settings, load_settings
+from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
+from flowcatalyst.operations.router_config import QueueConfig
+from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.seeding import CHUNK, RANDOM, GroupMode, Seed, targets_of
+
+MAX_GROUPS: Final = 1_000_000  # each is remembered
+DEFAULT_ROUTER: Final = "http://127.0.0.1:8080"
+DEFAULT_ENDPOINT: Final = "fast"
+
+
+def seed(
+    count: Annotated[int, typer.Option(min=1, help="How many messages")] = 1000,
+    groups: Annotated[
+        str, typer.Option(metavar="N", help="Spread over so many groups; single: over one; unique: a group each")
+    ] = GroupMode.ONE_OF_8.value,
+    queue: QueueName = None,
+    uri: QueueUri = None,
+    target: Annotated[
+        str | None, typer.Option(metavar="URL", help="Where to deliver them, instead of the built-in receivers")
+    ] = None,
+    router: Annotated[
+        str | None, typer.Option(metavar="URL", help=f"Router whose receivers to use  [default: {DEFAULT_ROUTER}]")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help=f"Which of its receivers, or {RANDOM}  [default: {DEFAULT_ENDPOINT}]")
+    ] = None,
+    data_dir: DataDir = None,
+    config: SettingsFile = None,
+) -> None:
+    """Fill a queue with messages for the built-in receivers of `flowcatalyst up`, which judge their order."""
+    if target is not None and not (router is None and endpoint is None):
+        raise typer.BadParameter("messages go either to a --target or to an --endpoint of a --router")
+    if target is None and endpoint is not None and "/" in endpoint:
+        raise typer.BadParameter("an --endpoint is the name of a receiver: name a URL with --target")
+    settings = load_settings(config, data_dir=data_dir)
+    chosen = choose_queue(settings, queue, uri)
+    ids = IdSource(SystemClock())
+    sowing = Seed(
+        run=ids.tsid(),
+        queues=[chosen.name],
+        targets=_targets(target or endpoint or DEFAULT_ENDPOINT, (router or DEFAULT_ROUTER).rstrip("/")),
+        groups=_groups(groups),
+        ids=ids,
+    )
+    sown = _Sown(count)
+    run_to_end(_sow(settings, chosen, sowing, sown), lambda: str(sown))
+
+
+@dataclass(slots=True)
+class _Sown:
+    """How far it came."""
+
+    wanted: int
+    published: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.published:,} of {counted(self.wanted)} were published before that"
+
+
+def _groups(text: str) -> GroupMode | int:
+    if text in list(GroupMode):
+        return GroupMode(text)
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MAX_GROUPS):
+        raise typer.BadParameter(f"--groups is a number from 1 to {MAX_GROUPS:,}, or {', '.join(GroupMode)}")
+    return int(text)
+
+
+def _targets(endpoint: str, router_url: str) -> list[str]:
+    try:
+        found = targets_of(endpoint, router_url)
+        for target in found:
+            targets_of(target, router_url)  # the router's URL may be wrong
+    except InvalidMessageError as error:
+        raise typer.BadParameter(str(error)) from None
+    return found
+
+
+async def _sow(settings: Settings, config: QueueConfig, sowing: Seed, sown: _Sown) -> None:
+    clock = SystemClock()
+    messages = sowing.messages(sown.wanted)
+    async with way_into(settings, config) as queue:
+        started_at = clock.monotonic()
+        with _bar(sown.wanted) as (bar, task):
+            while chunk := _next_chunk(messages):
+                try:
+                    sown.published += len(await queue.publish(chunk))
+                except (QueueUnavailableError, InvalidMessageError) as error:
+                    raise type(error)(f"{error}; {sown}") from None
+                bar.update(task, completed=sown.published)
+        seconds = max(clock.monotonic() - started_at, 0.001)
+    print(
+        f"{counted(sown.published)} published to queue {config.name} in {seconds:.1f} s, "
+        f"{sown.published / seconds:,.0f} messages/s; run {sowing.run}"
+    )
+
+
+def _next_chunk(messages: Iterator[tuple[str, Outgoing]]) -> list[Outgoing]:
+    return [message for _, message in islice(messages, CHUNK)]
+
+
+@contextmanager
+def _bar(count: int) -> Iterator[tuple[Progress, TaskID]]:
+    """Only for people: where standard error is no terminal, nothing is drawn."""
+    console = Console(stderr=True)
+    columns = TextColumn("seeding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield bar, bar.add_task("seeding", total=count)

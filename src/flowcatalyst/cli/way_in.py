@@ -1,0 +1,109 @@
+"""Which queue a command publishes to, and the way into it without a running router."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+import uvloop
+
+from flowcatalyst.app import config_of
+from flowcatalyst.clock import SystemClock
+from flowcatalyst.config import Settings
+from flowcatalyst.errors import ConfigurationError
+from flowcatalyst.observe.logs import configure_logs
+from flowcatalyst.operations.router_config import QueueConfig
+from flowcatalyst.queue_factory import QueueFactory
+from flowcatalyst.queues.address import AmqpAddress, EmbeddedAddress, NatsAddress, SqsAddress, parse_queue_uri
+from flowcatalyst.queues.contract import BrokerQueue
+from flowcatalyst.queues.embedded_store import EmbeddedStore
+
+EXIT_INTERRUPTED: Final = 130
+
+QueueName = Annotated[
+    str | None, typer.Option("--queue", metavar="NAME", help="A queue of the settings  [default: the first]")
+]
+QueueUri = Annotated[str | None, typer.Option("--uri", metavar="QUEUEURI", help="Any queue: see docs/queues.md")]
+
+
+def choose_queue(settings: Settings, name: str | None, uri: str | None) -> QueueConfig:
+    """The queue that is meant. Raises `ConfigurationError` if there is none."""
+    if name is not None and uri is not None:
+        raise typer.BadParameter("a queue has either --queue or --uri")
+    if uri is not None:
+        return _any_queue(uri)
+    queues = config_of(settings).queues
+    if not queues:
+        raise ConfigurationError(
+            "the queues come from a config URL, which only the router reads: name the queue with --uri"
+        )
+    if name is None:
+        return next(iter(queues.values()))
+    if name not in queues:
+        raise ConfigurationError(f"the settings have no queue {name!r}; the queues are: {', '.join(queues)}")
+    return queues[name]
+
+
+def _any_queue(uri: str) -> QueueConfig:
+    try:
+        address = parse_queue_uri(uri)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--uri cannot be used: {error}") from None
+    match address:
+        case EmbeddedAddress(name):
+            return QueueConfig(name, uri)
+        case SqsAddress(name):
+            return QueueConfig(name, uri)
+        case NatsAddress(stream=name):
+            return QueueConfig(name, uri)
+        case AmqpAddress(queue=name):
+            return QueueConfig(name, uri)
+
+
+@asynccontextmanager
+async def way_into(settings: Settings, config: QueueConfig) -> AsyncIterator[BrokerQueue]:
+    """The queue, open to publish until the end of the block."""
+    clock = SystemClock()
+    store = EmbeddedStore(settings.data_dir / "queue.db", clock)
+    factory = QueueFactory(store, settings, clock)
+    if problem := factory.problem_with(config):
+        raise ConfigurationError(problem)
+    if isinstance(parse_queue_uri(config.uri), EmbeddedAddress):
+        _make_folder(settings.data_dir)
+    factory.add_publishers([config])
+    [queue] = factory.publishers.values()
+    try:
+        await queue.open()
+        yield queue
+    finally:
+        await queue.close()
+        await store.close()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(f"data folder {folder} cannot be made ({error.strerror}): choose another") from None
+
+
+def run_to_end(work: Coroutine[Any, Any, None], how_far: Callable[[], str]) -> None:
+    """Do the work. Ctrl-C ends it and says how far it came."""
+    os.umask(0o077)  # as the router does: the embedded queue holds tokens
+    configure_logs("error", "console", None)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(work)
+        except KeyboardInterrupt:
+            print(f"\nflowcatalyst: stopped; {how_far()}", file=sys.stderr)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(EXIT_INTERRUPTED)  # a thread may still wait for standard input, and nobody can wake it
+
+
+def counted(number: int, what: str = "message") -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -1,0 +1,72 @@
+"""What may be sent: a message as its sender writes it, and what a queue gets of it."""
+
+from dataclasses import dataclass
+
+import msgspec
+
+from flowcatalyst.clock import IdSource
+from flowcatalyst.errors import InvalidMessageError
+from flowcatalyst.message import (
+    DEFAULT_GROUP,
+    DEFAULT_POOL,
+    MAX_BODY_BYTES,
+    DispatchMode,
+    MediationType,
+    MessagePointer,
+    check_pointer,
+    encode_pointer,
+)
+from flowcatalyst.queues.contract import Outgoing
+
+
+class NewMessage(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """A message to deliver. Unknown fields are errors: a typo in messageGroupId would silently lose the order."""
+
+    mediation_target: str
+    id: str | None = None
+    pool_code: str = DEFAULT_POOL
+    auth_token: str | None = None
+    mediation_type: MediationType = MediationType.HTTP
+    message_group_id: str | None = None
+    high_priority: bool = False
+    dispatch_mode: DispatchMode | None = None
+    deduplication_id: str | None = None
+
+    def pointer(self, ids: IdSource) -> MessagePointer:
+        return MessagePointer(
+            id=ids.tsid() if self.id is None else self.id,
+            mediation_target=self.mediation_target,
+            pool_code=self.pool_code,
+            auth_token=self.auth_token,
+            mediation_type=self.mediation_type,
+            message_group_id=self.message_group_id,
+            high_priority=self.high_priority,
+            dispatch_mode=self.dispatch_mode,
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class Ready:
+    """A message that may be published."""
+
+    id: str
+    outgoing: Outgoing
+
+
+def prepare(message: NewMessage, ids: IdSource) -> Ready:
+    """The message as a queue takes it, with an id of its own. Raises `InvalidMessageError` if no queue can."""
+    pointer = message.pointer(ids)
+    deduplication_id = message.id if message.deduplication_id is None else message.deduplication_id
+    return Ready(pointer.id, outgoing_of(pointer, deduplication_id))
+
+
+def outgoing_of(pointer: MessagePointer, deduplication_id: str | None) -> Outgoing:
+    """The pointer as a queue takes it. Raises `InvalidMessageError` if no queue can."""
+    check_pointer(pointer)
+    body = encode_pointer(pointer)
+    if len(body) > MAX_BODY_BYTES:
+        raise InvalidMessageError(f"the message has {len(body)} bytes, more than the {MAX_BODY_BYTES} allowed")
+    if pointer.dispatch_mode is DispatchMode.IMMEDIATE:
+        return Outgoing(body.decode(), None, deduplication_id)
+    group = pointer.message_group_id
+    return Outgoing(body.decode(), group if group and not group.isspace() else DEFAULT_GROUP, deduplication_id)

@@ -387,6 +387,19 @@ class QueueSuite:
         assert in_order(seen) or not bench.capabilities.ordered_takeover
         assert await nothing_comes(survivor, 1.0)
 
+    async def test_crashes_in_a_row_keep_the_order_if_that_is_claimed(self, bench: Bench) -> None:
+        names = [f"{group}{number}" for number in range(1, 16) for group in "ab"]
+        first = await bench.client(SHORT_LEASE_S)
+        await first.publish(grouped(*names))
+        await take(first, 25, 3.0)  # fewer, where a group is locked after its first batch
+        await bench.crash(first)
+        second = await bench.client(SHORT_LEASE_S)
+        await take(second, 10, 5.0)
+        await bench.crash(second)
+        seen = await _drained(await bench.client(SHORT_LEASE_S), len(names))
+        assert sorted(seen) == sorted(names)
+        assert in_order(seen) or not bench.capabilities.ordered_takeover
+
     async def test_messages_in_hand_come_again_in_order_after_a_close(self, bench: Bench) -> None:
         names = [f"{group}{number}" for number in range(1, 5) for group in "ab"]
         leaving = await bench.client(SHORT_LEASE_S)

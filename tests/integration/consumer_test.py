@@ -74,6 +74,22 @@ def test_advice_of_a_queue_becomes_a_warning_after_the_first_poll_and_after_each
     run_virtual(play())
 
 
+def test_advice_that_a_queue_has_only_later_becomes_a_warning_too() -> None:
+    async def play() -> None:
+        rig = Rig()
+        rig.queue.advice = ["one"]
+        async with rig:
+            await asyncio.sleep(60)
+            rig.queue.advice = ["one", "two"]
+            await asyncio.sleep(60)
+            assert sorted((one.message, one.count) for one in rig.warnings.list()) == [
+                ("queue q: one", 1),
+                ("queue q: two", 1),
+            ]
+
+    run_virtual(play())
+
+
 def test_where_polls_cost_money_a_whole_batch_is_asked_for() -> None:
     async def play(whole_batches: bool) -> list[int]:
         rig = Rig(latency_s=0.05, default=PoolLimits(concurrency=4, capacity=12))

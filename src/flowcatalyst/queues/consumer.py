@@ -61,7 +61,7 @@ class Consumer:
         self._stop_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pause_s = 0.0
         self._trouble_since = 0.0  # monotonic
-        self._advised = False
+        self._advised: Sequence[str] = ()  # what was passed on since the queue recovered
 
     def __repr__(self) -> str:
         return f"<Consumer {self._queue.name} kept={len(self._kept)} stopping={self._stop_asked.done()}>"
@@ -218,7 +218,7 @@ class Consumer:
         self.last_poll_at = self._clock.monotonic()
         if self.trouble:
             self._has_recovered()
-        if not self._advised:
+        if self._queue.advice != self._advised:
             self._pass_on_advice()
         return batch
 
@@ -228,14 +228,15 @@ class Consumer:
         self.trouble = why
 
     def _has_recovered(self) -> None:
-        self.trouble, self._advised = "", False
+        self.trouble, self._advised = "", ()
         name, seconds = self._queue.name, round(self._clock.monotonic() - self._trouble_since, 1)
         self._warnings.add(WarningCode.QUEUE_RECOVERED, Severity.WARN, f"queue {name} can be read again", "consumer")
         log.warning("queue_recovered", action="queue_recovered", queue=name, after_s=seconds)
 
     def _pass_on_advice(self) -> None:
-        self._advised = True
-        for text in self._queue.advice:
+        news = [text for text in self._queue.advice if text not in self._advised]
+        self._advised = self._queue.advice
+        for text in news:
             self._warnings.add(WarningCode.QUEUE_SETUP, Severity.WARN, f"queue {self._queue.name}: {text}", "consumer")
 
     async def _accept(self, batch: Sequence[Delivery]) -> None:

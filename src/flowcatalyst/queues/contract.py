@@ -128,9 +128,9 @@ class Publisher(Protocol):
     async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
         """Append messages, in order. They are durable when this returns.
 
-        All are checked before the first is appended, as far as that is possible without the broker. If it fails, some may have been appended. Repeating the call appends those with a deduplication id once only,
-        where the broker deduplicates. Raises `QueueUnavailableError`, or `InvalidMessageError` if a message can never
-        be published.
+        All are checked before the first is appended, as far as that is possible without the broker. If it fails, some
+        may have been appended; repeating the call appends those with a deduplication id once only, where the broker
+        deduplicates. Raises `QueueUnavailableError`, or `InvalidMessageError` if a message can never be published.
         """
 
     async def close(self) -> None: ...

@@ -1,0 +1,140 @@
+"""How messages look in JetStream: acknowledgement subjects, headers, groups. Pure."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from flowcatalyst.queues.contract import Outgoing
+
+GROUP_HEADER: Final = "FlowCatalyst-Group"
+FORM_HEADER: Final = "FlowCatalyst-Group-Form"
+ENCODED: Final = "percent"  # the group's name could not stand in a header as it is
+ALONE: Final = "none"  # published without a group, whatever its subject says
+ID_HEADER: Final = "Nats-Msg-Id"
+STREAM_HEADER: Final = "Nats-Expected-Stream"
+ACK, IN_PROGRESS, NAK = b"+ACK", b"+WPI", b"-NAK"
+_ACK_PREFIX: Final = "$JS.ACK."
+_EMPTY: Final = "%"  # no encoding of anything
+_PLAIN_TOKENS, _LEAST_DOMAIN_TOKENS = 9, 11
+
+
+class Receipt(NamedTuple):
+    """How to settle a delivery."""
+
+    reply: str  # the subject that JetStream listens on for it
+    seq: int  # in its stream
+
+
+class Place(NamedTuple):
+    """What the reply subject of a delivery tells."""
+
+    delivered: int  # how often, this time included
+    seq: int  # of the message in its stream
+    delivery: int  # running number of all deliveries of the consumer
+
+
+def parse_reply(reply: str) -> Place | None:
+    """$JS.ACK.STREAM.CONSUMER.DELIVERED.SEQ.DELIVERY.TIME.PENDING, or with a domain and an account in front."""
+    tokens = reply.split(".")
+    first = 4 if len(tokens) == _PLAIN_TOKENS else 6
+    if not reply.startswith(_ACK_PREFIX) or (first != 4 and len(tokens) < _LEAST_DOMAIN_TOKENS):
+        return None
+    try:
+        return Place(int(tokens[first]), int(tokens[first + 1]), int(tokens[first + 2]))
+    except ValueError:
+        return None
+
+
+def made_up_reply(stream: str, consumer: str, seq: int, delivery: int) -> str:
+    """The reply subject of a delivery that somebody else received. JetStream looks at the two numbers only."""
+    return f"{_ACK_PREFIX}{stream}.{consumer}.1.{seq}.{delivery}.0.0"
+
+
+def delayed_nak(delay_s: float) -> bytes:
+    return b'-NAK {"delay": %d}' % int(delay_s * 1e9)
+
+
+def header_safe(text: str) -> str:
+    """The text, or where it cannot stand in a header its percent-encoding, which no other text has."""
+    if text and text.isascii() and text.isprintable() and "%" not in text and text == text.strip():
+        return text
+    return quote(text, safe="") or _EMPTY
+
+
+def _from_header(text: str) -> str:
+    return "" if text == _EMPTY else unquote(text)
+
+
+def headers_of(message: Outgoing, stream: str, group_header: str | None) -> dict[str, str]:
+    headers = {STREAM_HEADER: stream}
+    if message.group is None:
+        headers[FORM_HEADER] = ALONE
+    else:
+        headers[group_header or GROUP_HEADER] = safe = header_safe(message.group)
+        if safe != message.group:
+            headers[FORM_HEADER] = ENCODED
+    if message.deduplication_id is not None:
+        headers[ID_HEADER] = header_safe(message.deduplication_id)
+    return headers
+
+
+def size_of(headers: Mapping[str, str], payload: bytes) -> int:
+    """What counts towards the server's max_payload."""
+    lines = sum(len(name) + len(value) + 4 for name, value in headers.items())
+    return len("NATS/1.0\r\n\r\n") + lines + len(payload)
+
+
+class _BodyGroup(msgspec.Struct):
+    messageGroupId: str | None = None  # noqa: N815 - as it is called in the body
+
+
+_decode_group = msgspec.json.Decoder(_BodyGroup).decode
+
+
+def group_of(
+    headers: Mapping[str, str] | None, subject: str, body: bytes, header: str | None, token: int | None
+) -> str | None:
+    """By header, else None where the body names it, else by the subject's token where one is set."""
+    if headers:
+        form = headers.get(FORM_HEADER)
+        name = headers.get(header or GROUP_HEADER)
+        if name is not None:
+            return _from_header(name) if form == ENCODED else name
+        if form == ALONE:
+            return None
+    if token is None or _body_names_group(body):
+        return None
+    tokens = subject.split(".")
+    return tokens[token - 1] if token <= len(tokens) else None
+
+
+def _body_names_group(body: bytes) -> bool:
+    try:
+        group = _decode_group(body).messageGroupId
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return bool(group and not group.isspace())
+
+
+class FailureMemory:
+    """How often messages failed, for as long as this process runs: the broker has no place for it."""
+
+    def __init__(self, limit: int = 100_000) -> None:
+        self._limit = limit
+        self._failures: OrderedDict[str, int] = OrderedDict()  # by broker id, the longest untouched first
+
+    def note(self, broker_id: str, failures: int) -> None:
+        if failures:
+            self._failures[broker_id] = failures
+            self._failures.move_to_end(broker_id)
+            if len(self._failures) > self._limit:
+                self._failures.popitem(last=False)
+
+    def of(self, broker_id: str) -> int:
+        return self._failures.get(broker_id, 0)
+
+    def forget(self, broker_id: str) -> None:
+        self._failures.pop(broker_id, None)

@@ -1,0 +1,99 @@
+"""What a client of an SQS queue remembers because SQS does not: all of it bounded, none of it needed for order."""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+from flowcatalyst.queues.contract import Depth, Published
+
+DEDUPLICATION_S: Final = 300.0
+DEPTH_CACHE_S: Final = 60.0
+EMPTY: Final = Depth(0, 0, 0)
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Recent(Generic[K, V]):
+    """The entries that were put last, up to a number."""
+
+    def __init__(self, most: int) -> None:
+        self._entries: OrderedDict[K, V] = OrderedDict()
+        self._most = most
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._entries
+
+    def put(self, key: K, value: V) -> None:
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+
+    def get(self, key: K) -> V | None:
+        return self._entries.get(key)
+
+    def pop(self, key: K) -> V | None:
+        return self._entries.pop(key, None)
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+
+class SentIds:
+    """Which deduplication ids this client sent, so that it can tell a duplicate.
+
+    SQS accepts a duplicate like any other message. Amazon answers with the id of the first one, which is not documented
+    and which not every server does. So a duplicate of what another client sent is not recognised.
+    """
+
+    def __init__(self, most: int = 50_000) -> None:
+        self._sent: Recent[Hashable, tuple[str, float]] = Recent(most)
+
+    def publish(self, key: Hashable, message_id: str, sent_at: float, answered_at: float) -> Published:
+        """What became of a message, by the answer to it. Times are monotonic."""
+        known = self._sent.get(key)
+        if known is not None:
+            first_id, first_sent_at = known
+            # SQS promises to deliver none of them in these minutes, counted from when it took the first.
+            if message_id == first_id or answered_at - first_sent_at < DEDUPLICATION_S:
+                return Published(first_id, duplicate=True)
+        self._sent.put(key, (message_id, sent_at))
+        return Published(message_id)
+
+    def forget(self) -> None:
+        """The server lost the queue, and what it knew."""
+        self._sent.clear()
+
+
+class DepthMemory:
+    """When a depth that was told still holds, so that an idle queue costs nothing but its long polls."""
+
+    def __init__(self) -> None:
+        self._depth = EMPTY
+        self._told_at = -DEPTH_CACHE_S
+        self._moved = True  # messages came or went since
+        self._empty_poll_at = -DEPTH_CACHE_S
+
+    def told(self, depth: Depth, now: float) -> None:
+        self._depth, self._told_at, self._moved = depth, now, False
+
+    def connected(self, depth: Depth) -> None:
+        """Known from the look at the queue that connecting takes; too old to be told to anybody unless it is idle."""
+        self._depth, self._moved = depth, False
+
+    def moved(self) -> None:
+        self._moved = True
+        self._empty_poll_at = -DEPTH_CACHE_S
+
+    def polled_in_vain(self, now: float) -> None:
+        self._empty_poll_at = now
+
+    def known(self, now: float) -> Depth | None:
+        if now - self._told_at < DEPTH_CACHE_S:
+            return self._depth
+        idle = not self._moved and self._depth == EMPTY and now - self._empty_poll_at < DEPTH_CACHE_S
+        return EMPTY if idle else None

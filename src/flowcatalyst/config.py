@@ -163,6 +163,8 @@ class SqsSettings(_Section):
         None, description="URL of another SQS server; also as SQS_ENDPOINT_OVERRIDE. Unset: Amazon's"
     )
     region: str | None = Field(None, description="Region of queues whose queueUri names none; unset: AWS_REGION")
+    wait_time_s: int = Field(20, ge=1, le=20, description="How long a poll waits; a stop has to wait for it too")
+    max_messages: int = Field(10, ge=1, le=10, description="Most messages of one poll")
 
     @field_validator("endpoint_override")
     @classmethod

@@ -109,6 +109,8 @@ class QueueFactory:
             visibility_s=config.visibility_s or DEFAULT_VISIBILITY_S,
             endpoint_override=settings.endpoint_override,
             default_region=settings.region,
+            long_poll_s=settings.wait_time_s,
+            max_batch=settings.max_messages,
         )
 
     def _nats(self, config: QueueConfig, address: NatsAddress) -> BrokerQueue:

@@ -22,7 +22,7 @@ from flowcatalyst.queues.contract import BrokerQueue, Outgoing, Published
 from flowcatalyst.queues.sqs import SqsQueue
 from flowcatalyst.queues.sqs_messages import Receipt
 from tests.conformance.bench import Bench, bodies, grouped, take
-from tests.conformance.queue_suite import QueueSuite
+from tests.conformance.queue_suite import QueueSuite, crashed_twice
 from tests.servers.elasticmq import ElasticMqServer, elasticmq_server
 from tests.servers.moto import MotoServer, moto_server
 
@@ -124,6 +124,10 @@ class TestFifoOnMoto(QueueSuite):
         await queue.nack(taken, 1.0)
         await asyncio.sleep(1.5)
         assert bodies(await take(queue, 1)) == ["a3"]
+
+    async def test_crashes_in_a_row_keep_the_order_if_that_is_claimed(self, bench: Bench) -> None:
+        """Nor does order survive this one there; nothing is lost, which `crashed_twice` checks."""
+        await crashed_twice(bench)
 
 
 class TestStandardOnMoto(QueueSuite):

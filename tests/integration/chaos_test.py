@@ -75,4 +75,5 @@ async def _depth_after_restart(folder: Path) -> tuple[int, int, int]:
     await queue.open()
     depth = await queue.depth()
     await queue.close()
+    assert depth is not None
     return depth.waiting, depth.leased, depth.delayed

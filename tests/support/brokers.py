@@ -42,7 +42,14 @@ class Kind:
 
 KINDS: Final = (
     Kind("elasticmq-fifo", elasticmq_server, "http://{address}/123456789012/{queue}.fifo?create=true"),
-    Kind("moto-fifo", moto_server, "http://{address}/123456789012/{queue}.fifo?create=true", durable=False),
+    # moto loses the order of a group by itself when several leases of it end: tests/conformance/sqs_test.py shows it.
+    Kind(
+        "moto-fifo",
+        moto_server,
+        "http://{address}/123456789012/{queue}.fifo?create=true",
+        keeps_order=False,
+        durable=False,
+    ),
     Kind(
         "elasticmq-standard",
         elasticmq_server,
@@ -71,7 +78,7 @@ class Place:
     def settings(self) -> dict[str, Any]:
         """What a router needs to know of it."""
         queue = {"name": QUEUE, "uri": self.uri, "connections": 2, "visibility_s": LEASE_S}
-        return {"embedded": {"queues": []}, "queues": [queue]}
+        return {"embedded": {"queues": []}, "queues": [queue], "sqs": {"wait_time_s": 2}}
 
     @property
     def quiet_s(self) -> float:
@@ -80,7 +87,8 @@ class Place:
 
     @property
     def toml(self) -> str:
-        return f'[[queues]]\nname = "{QUEUE}"\nuri = "{self.uri}"\nconnections = 2\nvisibility_s = {LEASE_S}\n'
+        queue = f'[[queues]]\nname = "{QUEUE}"\nuri = "{self.uri}"\nconnections = 2\nvisibility_s = {LEASE_S}\n'
+        return f"{queue}[sqs]\nwait_time_s = 2\n"
 
     @property
     def rules(self) -> list[str]:

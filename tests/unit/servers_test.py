@@ -43,7 +43,7 @@ KINDS: list[Callable[[Path], AbstractContextManager[ServerProcess]]] = [
 ]
 
 
-class Queue(LinkOption):
+class Queue(LinkOption):  # type: ignore[misc]
     """Tells Artemis that an address it does not know yet is a queue, not a topic."""
 
     def apply(self, link: Any) -> None:

@@ -154,7 +154,7 @@ def _changes(config: Json, wishes: Wishes) -> Json:
 
 
 def _too_small(config: Json, wishes: Wishes) -> bool:
-    return 0 < config.get("max_ack_pending", 0) < wishes.max_ack_pending
+    return bool(0 < config.get("max_ack_pending", 0) < wishes.max_ack_pending)
 
 
 def _problem_with(config: Json) -> str:

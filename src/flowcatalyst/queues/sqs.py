@@ -52,6 +52,8 @@ class SqsQueue:
         visibility_s: float = 60.0,
         endpoint_override: str | None = None,
         default_region: str | None = None,
+        long_poll_s: float | None = None,
+        max_batch: int = MAX_ENTRIES,
     ) -> None:
         self.name = name
         fifo = self._fifo = address.fifo
@@ -63,9 +65,9 @@ class SqsQueue:
             deduplicates=fifo,
             delayed_nack=True,
             extends=True,
-            max_batch=MAX_ENTRIES,
+            max_batch=max_batch,
             visibility_s=visibility_s,
-            long_poll_s=LONG_POLL_S,
+            long_poll_s=LONG_POLL_S if long_poll_s is None else long_poll_s,
             partial_pause_s=0.1,
             whole_batches=True,
             settle_linger_s=SETTLE_LINGER_S,

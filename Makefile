@@ -33,7 +33,8 @@ run: $(READY) ## Start a router with demo traffic on http://127.0.0.1:8080
 	@$(BIN)/flowcatalyst up --demo
 
 test: $(ACTIVEMQ) ## Run all tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -m 'not brokers'
+	@$(BIN)/python -m pytest -m brokers -n 6 --dist loadgroup
 
 SEEDS ?= 5000
 soak: $(READY) ## Play many simulated histories: make soak SEEDS=100000 (FIRST= picks the first seed)

@@ -4,6 +4,34 @@ import pytest
 
 from tests.servers import ServerMissingError, missing, program, skip_or_fail
 
+BROKER_TESTS = {
+    "activemq_queue_test.py",
+    "broker_kill_test.py",
+    "broker_router_test.py",
+    "nats_queue_test.py",
+    "servers_test.py",
+    "sqs_cost_test.py",
+    "sqs_queue_test.py",
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of brokers mostly wait, so `make test` runs several groups of them side by side.
+
+    Those of one group run one after the other: they share servers, which some of them kill.
+    """
+    for item in items:
+        if item.path.name in BROKER_TESTS or item.path.parent.name == "conformance":
+            item.add_marker("brokers")
+            item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+
+
+def _group_of(item: pytest.Item) -> str:
+    """Its class or module; where a module goes through all kinds of brokers, each kind by itself."""
+    call = getattr(item, "callspec", None)
+    kind = getattr(call and call.params.get("kind"), "name", "")
+    return f"{item.path.name} {getattr(item.parent, 'name', '')} {kind}"
+
 
 @pytest.fixture(scope="session")
 def nginx() -> str:

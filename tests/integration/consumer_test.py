@@ -128,3 +128,29 @@ def test_a_queue_that_cannot_tell_its_depth_is_left_alone_by_the_backlog_watch()
         assert rig.warnings.list() == []
 
     run_virtual(play())
+
+
+def test_a_batch_that_comes_after_a_restart_is_routed_where_giving_it_back_would_reorder_it() -> None:
+    async def play() -> None:
+        rig = Rig(ordered=False, max_batch=2)
+        receive, one_at_a_time = rig.queue.receive, asyncio.Lock()
+        delays = iter([70.0])
+
+        async def slow_at_first(limit: int, wait_s: float) -> list[Delivery]:
+            async with one_at_a_time:  # as the adapters of such brokers do
+                batch = await receive(limit, wait_s)
+                await asyncio.sleep(next(delays, 0.0))
+                return batch
+
+        rig.queue.receive = slow_at_first  # type: ignore[method-assign]
+        await rig.publish(*(outgoing(f"m{number}") for number in range(1, 6)))
+        async with rig:
+            await asyncio.sleep(60)
+            rig.consumer.restart()
+            rig.tasks.spawn(rig.consumer.run())
+            await rig.until_empty()
+            assert rig.endpoint.started == ["m1", "m2", "m3", "m4", "m5"]
+            assert rig.queue.nacked == []
+            rig.consumer.stop()
+
+    run_virtual(play())

@@ -37,11 +37,17 @@ class Kind:
     uri: str  # with places for host:port and queue
     keeps_order: bool = True
     durable: bool = True  # killed and started again, the server has its messages
+    forgets_order: bool = False  # killed and started again, it has lost their order
     shows_at_once: bool = False  # what somebody who vanished had; else when its lease ends
 
 
 KINDS: Final = (
-    Kind("elasticmq-fifo", elasticmq_server, "http://{address}/123456789012/{queue}.fifo?create=true"),
+    Kind(
+        "elasticmq-fifo",
+        elasticmq_server,
+        "http://{address}/123456789012/{queue}.fifo?create=true",
+        forgets_order=True,
+    ),
     # moto loses the order of a group by itself when several leases of it end: tests/conformance/sqs_test.py shows it.
     Kind(
         "moto-fifo",
@@ -69,10 +75,11 @@ class Place:
     server: ServerProcess
     queue: str
     folder: Path
+    port: int = 0  # of something in front of the server; 0: the server's own
 
     @property
     def uri(self) -> str:
-        return self.kind.uri.format(address=f"127.0.0.1:{self.server.port}", queue=self.queue)
+        return self.kind.uri.format(address=f"127.0.0.1:{self.port or self.server.port}", queue=self.queue)
 
     @property
     def settings(self) -> dict[str, Any]:

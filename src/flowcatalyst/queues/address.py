@@ -30,7 +30,7 @@ _OPTION_VALUES: Final = {
     "region": (re.compile(r"[a-z0-9-]{1,40}"), "a region, as eu-west-1"),
     "consumer": (_WORD, "made of letters, digits, - and _"),
     "subject": (re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:>|\*|[^\s.*>]+)"), "a subject, as orders.new or orders.>"),
-    "groupHeader": (re.compile(r"[!-9;-~]+"), "the name of a header"),
+    "groupHeader": (re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"), "the name of a header"),
     "groupToken": (re.compile(r"[1-9][0-9]?"), "the number of a subject's token, from 1 to 99"),
     "create": (re.compile(r"true|false", re.IGNORECASE), "true or false"),
 }

@@ -115,12 +115,21 @@ class Consumer:
 
     async def _poll_once(self, limit: int, loop: int) -> None:
         batch = await self._poll(limit)
-        if not self._goes_on(loop):
+        if not self._goes_on(loop) and not self._has_to_route(loop):
             self._give_back_unrouted(batch)
             return
         await self._accept(batch)
         if 0 < len(batch) < limit:
             await self._pause(self._queue.capabilities.partial_pause_s)
+
+    def _has_to_route(self, loop: int) -> bool:
+        """Whether a batch of a loop that was replaced has to be routed all the same.
+
+        Where a message given back would come after its followers, the queue serves one receive after the other: what
+        the old loop got comes before what the new one will get.
+        """
+        replaced = loop != self.restarts and not self._stop_asked.done()
+        return replaced and not self._queue.capabilities.ordered_redelivery
 
     def _give_back_unrouted(self, batch: Sequence[Delivery]) -> None:
         """A batch that came too late: only what is new to us goes back."""

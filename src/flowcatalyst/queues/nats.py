@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
-import msgspec
 from nats.aio.msg import Msg
 
 from flowcatalyst.clock import Clock
@@ -23,8 +22,8 @@ from flowcatalyst.queues.nats_format import (
     ACK,
     IN_PROGRESS,
     NAK,
-    FailureMemory,
     Receipt,
+    decode_publish_answer,
     delayed_nak,
     group_of,
     headers_of,
@@ -43,6 +42,7 @@ from flowcatalyst.queues.nats_setup import (
     prepare_stream,
 )
 from flowcatalyst.queues.nats_takeover import Takeover
+from flowcatalyst.queues.recent import Recent
 
 __all__ = ["NatsLogin", "NatsQueue"]
 
@@ -51,23 +51,10 @@ LONG_POLL_S: Final = 5.0  # short: waiting again costs one request, and a stop h
 LEAST_ACK_PENDING: Final = 1000
 REFUSED_PAUSE_S: Final = 0.25
 CALM_S: Final = 5.0  # two routers at one consumer must not take their messages from each other all the time
+FAILURES_REMEMBERED: Final = 100_000
 WINDOW: Final = 256  # messages that are published at a time
 WINDOW_BYTES: Final = 1 << 20
 TOO_LARGE: Final = 10054  # for the stream's max_msg_size
-
-
-class _Refusal(msgspec.Struct):
-    description: str = "no reason given"
-    err_code: int = 0
-
-
-class _PublishAnswer(msgspec.Struct):
-    seq: int = 0
-    duplicate: bool = False
-    error: _Refusal | None = None
-
-
-_decode_publish_answer = msgspec.json.Decoder(_PublishAnswer).decode
 
 
 @dataclass(slots=True)
@@ -112,7 +99,7 @@ class NatsQueue:
         self._ack_wait_s = visibility_s
         self._ledger = Ledger()
         self._mailbox = Mailbox(address, clock)
-        self._failures = FailureMemory()
+        self._failures: Recent[str, int] = Recent(FAILURES_REMEMBERED)  # by broker id: JetStream has no place for it
 
     def fit(self, capacity: int) -> None:
         """The consumer has to let so many be in flight; it is changed before the next receive."""
@@ -241,7 +228,7 @@ class NatsQueue:
             group_of(message.headers, message.subject, message.data, address.group_header, address.group_token),
             place.delivered,
             arrived.at + self._ack_wait_s,
-            self._failures.of(broker_id),
+            self._failures.get(broker_id) or 0,
         )
 
     def _broker_id(self, seq: int) -> str:
@@ -258,7 +245,7 @@ class NatsQueue:
         for delivery, result in zip(deliveries, results, strict=True):
             if result is Settled.OK:
                 self._ledger.ack(delivery.receipt.seq)
-                self._failures.forget(delivery.broker_id)
+                self._failures.pop(delivery.broker_id)
         return results
 
     async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
@@ -268,7 +255,8 @@ class NatsQueue:
         those without a delay are only noted, and given back in order before the next pull or at the close.
         """
         for delivery in deliveries:
-            self._failures.note(delivery.broker_id, delivery.failures)
+            if delivery.failures:
+                self._failures.put(delivery.broker_id, delivery.failures)
         ours = [delivery.receipt for delivery in deliveries if self._is_ours(delivery)]
         if delay_s > 0:
             until = self._clock.monotonic() + delay_s
@@ -359,7 +347,7 @@ class NatsQueue:
         if status_of(answer) == NO_RESPONDERS:
             session.stream = None
             raise QueueUnavailableError(f"no stream at {self._where} takes what {self._address.stream} should")
-        result = _decode_publish_answer(answer.data)
+        result = decode_publish_answer(answer.data)
         if result.error is not None:
             if result.error.err_code == TOO_LARGE:
                 raise InvalidMessageError(f"stream {self._address.stream} refuses it: {result.error.description}")

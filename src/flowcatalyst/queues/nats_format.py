@@ -1,6 +1,5 @@
 """How messages look in JetStream: acknowledgement subjects, headers, groups. Pure."""
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
@@ -119,22 +118,15 @@ def _body_names_group(body: bytes) -> bool:
     return bool(group and not group.isspace())
 
 
-class FailureMemory:
-    """How often messages failed, for as long as this process runs: the broker has no place for it."""
+class _Refusal(msgspec.Struct):
+    description: str = "no reason given"
+    err_code: int = 0
 
-    def __init__(self, limit: int = 100_000) -> None:
-        self._limit = limit
-        self._failures: OrderedDict[str, int] = OrderedDict()  # by broker id, the longest untouched first
 
-    def note(self, broker_id: str, failures: int) -> None:
-        if failures:
-            self._failures[broker_id] = failures
-            self._failures.move_to_end(broker_id)
-            if len(self._failures) > self._limit:
-                self._failures.popitem(last=False)
+class _PublishAnswer(msgspec.Struct):
+    seq: int = 0
+    duplicate: bool = False
+    error: _Refusal | None = None
 
-    def of(self, broker_id: str) -> int:
-        return self._failures.get(broker_id, 0)
 
-    def forget(self, broker_id: str) -> None:
-        self._failures.pop(broker_id, None)
+decode_publish_answer = msgspec.json.Decoder(_PublishAnswer).decode

@@ -17,9 +17,10 @@ from flowcatalyst.message import Delivery, Settled
 from flowcatalyst.queues import sqs_messages
 from flowcatalyst.queues.address import SqsAddress
 from flowcatalyst.queues.contract import Capabilities, Depth, Outgoing, Published
+from flowcatalyst.queues.recent import Recent
 from flowcatalyst.queues.sqs_connection import SqsConnection
 from flowcatalyst.queues.sqs_errors import settled
-from flowcatalyst.queues.sqs_memory import DepthMemory, Recent
+from flowcatalyst.queues.sqs_memory import DepthMemory
 from flowcatalyst.queues.sqs_messages import MAX_ENTRIES, Entry, Receipt, chunks
 from flowcatalyst.queues.sqs_sender import SqsSender
 from flowcatalyst.tasks import Tasks

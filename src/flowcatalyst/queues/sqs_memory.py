@@ -1,46 +1,14 @@
 """What a client of an SQS queue remembers because SQS does not: all of it bounded, none of it needed for order."""
 
-from collections import OrderedDict
 from collections.abc import Hashable
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from flowcatalyst.queues.contract import Depth, Published
+from flowcatalyst.queues.recent import Recent
 
 DEDUPLICATION_S: Final = 300.0
 DEPTH_CACHE_S: Final = 60.0
 EMPTY: Final = Depth(0, 0, 0)
-
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-
-class Recent(Generic[K, V]):
-    """The entries that were put last, up to a number."""
-
-    def __init__(self, most: int) -> None:
-        self._entries: OrderedDict[K, V] = OrderedDict()
-        self._most = most
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._entries
-
-    def put(self, key: K, value: V) -> None:
-        self._entries[key] = value
-        self._entries.move_to_end(key)
-        if len(self._entries) > self._most:
-            self._entries.popitem(last=False)
-
-    def get(self, key: K) -> V | None:
-        return self._entries.get(key)
-
-    def pop(self, key: K) -> V | None:
-        return self._entries.pop(key, None)
-
-    def clear(self) -> None:
-        self._entries.clear()
 
 
 class SentIds:

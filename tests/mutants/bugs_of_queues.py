@@ -294,12 +294,12 @@ QUEUE_BUGS: Final = (
         (
             (
                 """\
-            self.trouble = str(error)
+            self._is_in_trouble(str(error))
             await self._pause_longer()
             return []
 """,
                 """\
-            self.trouble = str(error)
+            self._is_in_trouble(str(error))
             await self._first_of([], None)
             return []
 """,

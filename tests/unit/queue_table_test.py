@@ -1,0 +1,61 @@
+"""The table of capabilities in the manual says what the code claims; the conformance suite holds the code to it."""
+
+from pathlib import Path
+
+import pytest
+
+from flowcatalyst.clock import SystemClock
+from flowcatalyst.config import Settings
+from flowcatalyst.operations.router_config import QueueConfig
+from flowcatalyst.queue_factory import QueueFactory
+from flowcatalyst.queues.contract import Capabilities
+from flowcatalyst.queues.embedded_store import EmbeddedStore
+
+MANUAL = Path(__file__).parent.parent.parent / "docs" / "queues.md"
+URIS = {
+    "embedded": "embedded:q",
+    "SQS FIFO": "sqs://q.fifo?region=eu-west-1",
+    "SQS standard": "sqs://q?region=eu-west-1",
+    "NATS JetStream": "nats://127.0.0.1/Q?consumer=router",
+    "ActiveMQ": "amqp://127.0.0.1/q",
+}
+
+
+def table() -> dict[str, dict[str, str]]:
+    """Queue -> row -> cell."""
+    lines = MANUAL.read_text().splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("| | embedded |"))
+    rows = []
+    for line in lines[start:]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    names, _, *body = rows
+    return {name: {row[0]: row[column] for row in body} for column, name in enumerate(names) if name}
+
+
+def claimed(capabilities: Capabilities) -> dict[str, str]:
+    def word(claim: bool) -> str:
+        return "yes" if claim else "no"
+
+    return {
+        "shows a group in the order it was published": word(capabilities.ordered_receive),
+        "shows a message given back before its followers": word(capabilities.ordered_redelivery),
+        "shows what a vanished router had before what came after it": word(capabilities.ordered_takeover),
+        "locks a group while one of its messages is in flight": word(capabilities.locks_groups),
+        "gives back with a delay": word(capabilities.delayed_nack),
+        "leases, extended by the router": word(capabilities.extends),
+        "drops repeated deduplication ids": word(capabilities.deduplicates),
+        "messages of one poll": str(capabilities.max_batch),
+        "one poll waits": f"{capabilities.long_poll_s:g} s",
+    }
+
+
+@pytest.mark.parametrize("name", URIS)
+def test_the_manual_says_what_the_code_claims(name: str, tmp_path: Path) -> None:
+    clock = SystemClock()
+    factory = QueueFactory(EmbeddedStore(tmp_path / "queue.db", clock), Settings(), clock)
+    factory.add_publishers([QueueConfig("q", URIS[name])])
+    said = table()[name]
+    said.pop("tells its depth")  # the suite asks each of them
+    assert said == claimed(factory.publishers["q"].capabilities)

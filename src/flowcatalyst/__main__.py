@@ -1,5 +1,5 @@
 """`python -m flowcatalyst` is the command `flowcatalyst`."""
 
-from flowcatalyst.cli.main import main
+from flowcatalyst.cli.entry import main
 
 main()

@@ -61,6 +61,7 @@ class App:
         self.fence = Fence()
         self.engine = self._new_engine()  # of the present term of work; of the latest one if there will be no other
         self.stopped_clean = True  # everything in hand was settled or given back at the end of the latest term
+        self.unsettled = 0  # what was not, if not
         self.sync: ConfigSync | None = None
         self.standby: Standby | None = None
         self.started = False
@@ -224,7 +225,7 @@ class App:
             async with self._changing:
                 self.at_work = False
             await engine.stop()
-            self.stopped_clean = engine.stopped_clean
+            self.stopped_clean, self.unsettled = engine.stopped_clean, engine.unsettled
             for name, queue in engine.open_queues():
                 await self.factory.close(name, queue)
 

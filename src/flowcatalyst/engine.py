@@ -73,6 +73,7 @@ class Engine:
         self.consumers: dict[str, Consumer] = {}
         self.stopping = False
         self.stopped_clean = False
+        self.unsettled = 0  # at the end: what was neither acked nor given back for sure
         self.watches = Watches(clock, warnings)
         self._dead_letters = dead_letters
         self._warnings = warnings
@@ -174,7 +175,7 @@ class Engine:
     async def forget_left(self) -> None:
         """Close removed queues of which nothing is left here, and drop removed pools; to be called now and then."""
         self.router.forget_retired()
-        busy = {delivery.source for delivery in self.tracker}
+        busy = {delivery.source for delivery in self.tracker} if self._leaving else set()
         for leaving in list(self._leaving):
             if leaving.settler not in busy and leaving.settler.is_idle and all(task.done() for task in leaving.polling):
                 self._leaving.remove(leaving)
@@ -212,9 +213,9 @@ class Engine:
         await self._give_back_the_rest()
         await self._slots.cancel()
         await self._tasks.cancel()
-        self.stopped_clean = not len(self.tracker)
+        self.stopped_clean = not self.unsettled
         seconds = round(self._clock.monotonic() - started, 3)
-        log.info("router_stopped", action="router_stopped", seconds=seconds, left=len(self.tracker))
+        log.info("router_stopped", action="router_stopped", seconds=seconds, left=self.unsettled)
 
     async def _stop_consumers(self) -> None:
         for consumer in self.consumers.values():
@@ -243,14 +244,18 @@ class Engine:
         for delivery in self.tracker:
             delivery.source.nack(delivery, 0.0)
         await self._settled()
-        if left := len(self.tracker):
-            text = f"{left} messages could not be given back; their leases will run out"
+        self.unsettled = sum(max(settler.pending, settler.nacks_given_up) for settler in self._all_settlers())
+        if self.unsettled:
+            text = f"{self.unsettled} messages could not be acked or given back; their queue shows them again"
             self._warnings.add(WarningCode.SHUTDOWN_CLEANUP_ERRORS, Severity.WARN, text, "engine")
+
+    def _all_settlers(self) -> list[Settler]:
+        return [*self.settlers.values(), *(leaving.settler for leaving in self._leaving)]
 
     async def _settled(self) -> bool:
         try:
             async with asyncio.timeout(SETTLE_S):
-                for settler in [*self.settlers.values(), *(leaving.settler for leaving in self._leaving)]:
+                for settler in self._all_settlers():
                     await settler.wait_idle()
         except TimeoutError:
             return False

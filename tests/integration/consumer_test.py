@@ -1,15 +1,18 @@
 """The poll loop towards brokers: what it tells of a queue, and how it spares polls that cost money."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
+from flowcatalyst.engine import Engine
 from flowcatalyst.errors import QueueUnavailableError
-from flowcatalyst.message import Delivery
+from flowcatalyst.message import DEFAULT_POOL, Delivery, Settled
 from flowcatalyst.operations.warnings import WarningCode
 from flowcatalyst.operations.watch import Backlog
+from flowcatalyst.queues.memory import MemoryQueue
 from flowcatalyst.routing.limits import PoolLimits
-from tests.support.rig import Rig, outgoing
-from tests.support.virtual_loop import run_virtual
+from tests.support.rig import Rig, SilentLog, outgoing
+from tests.support.virtual_loop import VirtualClock, run_virtual
 
 
 class AskedFor:
@@ -152,5 +155,102 @@ def test_a_batch_that_comes_after_a_restart_is_routed_where_giving_it_back_would
             assert rig.endpoint.started == ["m1", "m2", "m3", "m4", "m5"]
             assert rig.queue.nacked == []
             rig.consumer.stop()
+
+    run_virtual(play())
+
+
+def test_polls_of_one_queue_share_the_room_and_refuse_each_other_nothing() -> None:
+    async def play() -> None:
+        rig = Rig(latency_s=0.05, default=PoolLimits(concurrency=2, capacity=12))
+        asked = AskedFor(rig)
+        async with rig:
+            others = [rig.tasks.spawn(rig.consumer.run()) for _ in range(4)]
+            await rig.publish(*(outgoing(f"m{number}", f"g{number % 30}") for number in range(120)))
+            await rig.until_empty()
+            rig.consumer.stop()
+            await asyncio.wait(others)
+        assert rig.queue.nacked == []
+        assert len(asked.limits) > 10
+        assert len(rig.endpoint.starts) == 120
+
+    run_virtual(play())
+
+
+def test_a_poll_that_hangs_keeps_no_room_from_the_loop_that_replaces_it() -> None:
+    async def play() -> None:
+        rig = Rig(default=PoolLimits(concurrency=2, capacity=10))
+        receive, hangs = rig.queue.receive, iter([3600.0])
+
+        async def hang_once(limit: int, wait_s: float) -> list[Delivery]:
+            await asyncio.sleep(next(hangs, 0.0))
+            return await receive(limit, wait_s)
+
+        rig.queue.receive = hang_once  # type: ignore[method-assign]
+        async with rig:
+            await asyncio.sleep(60)
+            rig.consumer.restart()
+            rig.tasks.spawn(rig.consumer.run())
+            await rig.publish(outgoing("m1"))
+            assert await rig.until_empty() < 120
+
+    run_virtual(play())
+
+
+def test_a_queue_that_answers_nothing_at_once_again_and_again_is_asked_now_and_then() -> None:
+    async def play() -> None:
+        rig = Rig()
+        polls = 0
+
+        async def nothing(limit: int, wait_s: float) -> list[Delivery]:
+            nonlocal polls
+            polls += 1
+            return []
+
+        rig.queue.receive = nothing  # type: ignore[method-assign]
+        async with rig:
+            await asyncio.sleep(60)
+        assert 10 < polls <= 241
+
+    run_virtual(play())
+
+
+def test_a_stop_with_acks_that_nobody_confirmed_says_how_many_come_again() -> None:
+    async def play() -> None:
+        rig = Rig()
+        engine = Engine(rig.dead_letters, rig.warnings, rig.clock)
+        await rig.publish(outgoing("m1", "a"), outgoing("m2", "b"))
+
+        async def away(deliveries: Sequence[Delivery]) -> list[Settled]:
+            raise QueueUnavailableError("the broker is away")
+
+        rig.queue.ack = away  # type: ignore[method-assign]
+        engine.start({"q": rig.queue}, {DEFAULT_POOL: PoolLimits(concurrency=2)}, rig.endpoint, SilentLog())
+        await rig.until_started(2)
+        await asyncio.sleep(1)
+        await engine.stop()
+        assert (engine.stopped_clean, engine.unsettled) == (False, 2)
+        assert WarningCode.SHUTDOWN_CLEANUP_ERRORS in codes(rig)
+
+    run_virtual(play())
+
+
+def test_a_broker_that_hangs_costs_other_queues_no_leases() -> None:
+    async def play() -> None:
+        rig, other = Rig(latency_s=100.0), MemoryQueue("other", VirtualClock(), visibility_s=30.0)
+        await rig.publish(outgoing("m1", "a"))
+        await other.publish([outgoing("m2", "b")])
+
+        async def hang(deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
+            await asyncio.sleep(3600)
+            return []
+
+        rig.queue.extend = hang  # type: ignore[method-assign]
+        engine = Engine(rig.dead_letters, rig.warnings, rig.clock)
+        queues = {"q": rig.queue, "other": other}
+        engine.start(queues, {DEFAULT_POOL: PoolLimits(concurrency=2)}, rig.endpoint, SilentLog())
+        await asyncio.sleep(95)
+        assert [one.receive_count for one in engine.tracker if one.pointer.id == "m2"] == [1]
+        await asyncio.sleep(30)
+        await engine.stop()
 
     run_virtual(play())

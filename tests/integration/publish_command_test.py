@@ -303,7 +303,9 @@ def test_a_broker_that_is_away_is_one_sentence_that_says_how_to_go_on(command: C
     away = f"amqp://127.0.0.1:{free_port()}/orders"
     said = command.fails("publish", "--uri", away, "--file", "-", given=lines(*numbered(1)))
     assert "some may be published twice, because this broker does not deduplicate" in said
-    assert "; 0 of 30 messages were published before that" in command.fails("seed", "--uri", uri, "--count", 30)
+    assert "; at least 0 of 30 messages were published before that" in command.fails(
+        "seed", "--uri", uri, "--count", 30
+    )
     assert not (command.folder / "data").exists()
 
 

@@ -7,6 +7,7 @@ import pytest
 from flowcatalyst.message import Delivery, Settled, parse_pointer
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.pool import Pool
+from flowcatalyst.routing.router import FIRST_REFUSAL_S
 from tests.support.rig import ERROR_500, Rig, outgoing, outgoings
 from tests.support.virtual_loop import run_virtual
 
@@ -81,7 +82,7 @@ def test_capacity_is_all_or_nothing_per_pool_and_batch() -> None:
             rig.router.route(batch)
             await asyncio.sleep(1)
             assert rig.endpoint.started == ["l1"]
-            assert rig.queue.nacked == [("s0", 30.0), ("s1", 30.0), ("s2", 30.0)]
+            assert rig.queue.nacked == [("s0", FIRST_REFUSAL_S), ("s1", FIRST_REFUSAL_S), ("s2", FIRST_REFUSAL_S)]
             assert [warning.code for warning in rig.warnings.list()] == ["QUEUE_FULL"]
             assert len(rig.tracker) == 0
 

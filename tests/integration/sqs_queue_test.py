@@ -845,3 +845,24 @@ async def lossy_proxy(
 
         async with raw_server(script) as server:
             yield server
+
+
+@pytest.mark.parametrize("answer", [b"{}", b"<html></html>", b"[1]"])
+async def test_what_answers_but_is_no_sqs_is_said_to_be_none(answer: bytes) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(answer), answer))
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    queue = SqsQueue("orders", SqsAddress("q.fifo", f"{url}/1/q.fifo", "eu-west-1", url), SystemClock())
+    await queue.open()
+    try:
+        with pytest.raises(QueueUnavailableError, match="does not speak SQS"):
+            await queue.receive(1, 0.0)
+    finally:
+        await queue.close()
+        server.close()
+        await server.wait_closed()

@@ -24,20 +24,15 @@ SERVERS: dict[str, Callable[[Path], ServerProcess]] = {
     "activemq": ActiveMqServer,
     "artemis": ArtemisServer,
 }
-# What to add to a server's URL to have a queueUri; the capitals are for the developer to fill in.
+# What to add to a server's URL to have a queueUri.
 QUEUE_PATHS = {
-    "nats": "/STREAM?consumer=NAME",
-    "elasticmq": f"/{ElasticMqServer.account}/QUEUE.fifo",
-    "moto": f"/{MotoServer.account}/QUEUE.fifo",
-    "activemq": "/QUEUE",
-    "artemis": "/QUEUE",
+    "nats": "/ORDERS?consumer=router&create=true",
+    "elasticmq": f"/{ElasticMqServer.account}/orders.fifo?create=true",
+    "moto": f"/{MotoServer.account}/orders.fifo?create=true",
+    "activemq": "/orders",
+    "artemis": "/orders",
 }
-VARIABLES = {
-    "redis": ["FLOWCATALYST_STANDBY__REDIS_URL"],
-    "nats": ["NATS_URL"],
-    "elasticmq": ["SQS_ENDPOINT_OVERRIDE", "AWS_ENDPOINT_URL_SQS"],
-    "moto": ["SQS_ENDPOINT_OVERRIDE", "AWS_ENDPOINT_URL_SQS"],
-}
+SETTINGS = "flowcatalyst.toml"
 
 
 def main() -> None:
@@ -75,14 +70,18 @@ def _explain(started: list[ServerProcess], folder: Path) -> None:
     print()
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    print("\nFor another terminal:")
-    for server in started:
-        if names := VARIABLES.get(server.name):
-            before = "# instead of elasticmq: " if server.name == "moto" else ""
-            print(f"{before}export {' '.join(f'{name}={server.url}' for name in names)}")
-    credentials = "AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test"
-    print(f"export {credentials} AWS_REGION={ElasticMqServer.region} AWS_DEFAULT_REGION={ElasticMqServer.region}")
+    (folder / SETTINGS).write_text(_settings(started))
+    print("\nIn another terminal, a router on all of these queues, then messages for one, then what arrived:")
+    print(f"  .venv/bin/flowcatalyst up --config {folder / SETTINGS} --data-dir {folder / 'data'}")
+    print(f"  .venv/bin/flowcatalyst seed --config {folder / SETTINGS} --queue {started[-1].name} --count 100")
+    print("  curl http://127.0.0.1:8080/api/test/stats")
     print(f"\nData and logs are in {folder} until Ctrl-C.", flush=True)
+
+
+def _settings(started: list[ServerProcess]) -> str:
+    """A queue on each of the brokers, for a router to read."""
+    queues = [(server.name, _queue_uri(server)) for server in started if _queue_uri(server)]
+    return "\n".join(f'[[queues]]\nname = "{name}"\nuri = "{uri}"\n' for name, uri in queues)
 
 
 def _queue_uri(server: ServerProcess) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flowcatalyst.cli.way_in import way_into
 from flowcatalyst.clock import SystemClock
 from flowcatalyst.config import EmbeddedSettings, Settings
 from flowcatalyst.errors import ConfigurationError
@@ -151,6 +152,17 @@ async def test_the_name_in_the_configuration_counts_before_the_name_in_the_store
     assert isinstance(factory.publishers["orders"], EmbeddedQueue)
     assert isinstance(factory.publishers["jobs"], activemq.ActiveMqQueue)
     assert factory.publishers["bills"] is factory.publishers["other"]  # nobody else has that name
+
+
+async def test_the_command_line_finds_an_embedded_queue_whose_name_is_not_that_of_its_uri(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path)
+    async with way_into(settings, QueueConfig("orders", "embedded:jobs")) as queue:
+        await queue.publish([Outgoing("hello", "g")])
+    store = EmbeddedStore(tmp_path / "queue.db", SystemClock())
+    jobs = EmbeddedQueue(store, "jobs")
+    await jobs.open()
+    assert [delivery.body for delivery in await jobs.receive(10, 0)] == ["hello"]
+    await store.close()
 
 
 async def test_the_ways_in_follow_a_changed_configuration(folder: Path) -> None:

@@ -100,8 +100,13 @@ async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:
             print(f"Demo traffic runs; the log is in {log_file}. Ctrl-C drains and stops.", flush=True)
             await stack.enter_async_context(Demo(app, listening).running())
         await signals.stop.wait()
-        print("\nStopping: attempts in flight get up to 30 s to end; another Ctrl-C stops at once.", flush=True)
-    print(f"Stopped. {'Nothing was lost.' if app.stopped_clean else 'Leases will run out for what was not settled.'}")
+        print("\nStopping: polls and attempts under way may end, which can take up to a minute;", end=" ")
+        print("another Ctrl-C stops at once.", flush=True)
+    if app.stopped_clean:
+        print("Stopped. Nothing was lost.")
+    else:
+        what = f"{app.unsettled} messages could be neither acked nor given back: their queues show them again"
+        print(f"Stopped. Nothing was lost, but {what}.")
     return app.stopped_clean
 
 

@@ -70,7 +70,7 @@ class _Sown:
     published: int = 0
 
     def __str__(self) -> str:
-        return f"{self.published:,} of {counted(self.wanted)} were published before that"
+        return f"at least {self.published:,} of {counted(self.wanted)} were published before that"
 
 
 def _groups(text: str) -> GroupMode | int:

@@ -75,7 +75,7 @@ async def way_into(settings: Settings, config: QueueConfig) -> AsyncIterator[Bro
     if isinstance(parse_queue_uri(config.uri), EmbeddedAddress):
         _make_folder(settings.data_dir)
     factory.add_publishers([config])
-    [queue] = factory.publishers.values()
+    queue = factory.publishers[config.name]
     try:
         await queue.open()
         yield queue

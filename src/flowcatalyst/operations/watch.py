@@ -24,7 +24,8 @@ from flowcatalyst.routing.router import Router
 from flowcatalyst.routing.tracker import InFlightTracker
 from flowcatalyst.tasks import Tasks
 
-CLEAN_UP_PERIOD_S: Final = 10.0
+LEAST_EXTEND_S: Final = 1.0
+CLEAN_UP_PERIOD_S: Final = 1.0
 LEAK_PERIOD_S: Final = 30.0
 CONSUMER_PERIOD_S: Final = 60.0
 BREAKER_PERIOD_S: Final = 60.0
@@ -114,12 +115,22 @@ class LeaseKeeper:
         self._clock = clock
 
     async def look(self) -> None:
-        for settler, due in self._due().items():
-            receipts = [delivery.receipt for delivery in due]
-            results = await settler.extend(due, settler.capabilities.visibility_s)
-            for delivery, receipt, result in zip(due, receipts, results, strict=True):
-                if result is Settled.GONE and delivery.receipt == receipt:
-                    self._on_lost(delivery)
+        """All queues at once, and none for long: one whose broker hangs must not cost the others their leases."""
+        leased = {delivery.source.capabilities.visibility_s for delivery in self._tracker}
+        limit_s = max(min(leased, default=0.0) / 8, LEAST_EXTEND_S)
+        await asyncio.gather(*(self._extend(settler, due, limit_s) for settler, due in self._due().items()))
+
+    async def _extend(self, settler: Settler, due: list[Delivery], limit_s: float) -> None:
+        receipts = [delivery.receipt for delivery in due]
+        try:
+            async with asyncio.timeout(limit_s):
+                results = await settler.extend(due, settler.capabilities.visibility_s)
+        except TimeoutError:
+            log.warning("leases_not_extended", action="leases_not_extended", queue=settler.name, messages=len(due))
+            return
+        for delivery, receipt, result in zip(due, receipts, results, strict=True):
+            if result is Settled.GONE and delivery.receipt == receipt:
+                self._on_lost(delivery)
 
     def _due(self) -> dict[Settler, list[Delivery]]:
         """Those with less than half of their lease left, by source."""

@@ -367,7 +367,9 @@ class ActiveMqQueue:
                 )
             except (AmqpError, OSError) as error:
                 problems.append(f"{host}:{port}: {reason(error, self._address.queue, user=login.user)}")
-                self._host = (self._host + 1) % len(hosts)
+            except UnicodeError:
+                problems.append(f"{host}:{port}: no host can have this name")
+            self._host = (self._host + 1) % len(hosts)
         raise QueueUnavailableError(f"no connection to {', '.join(problems)}")
 
     def _trust(self) -> ssl.SSLContext | None:

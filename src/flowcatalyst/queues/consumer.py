@@ -24,6 +24,10 @@ FULL_POOL_PATIENCE_S: Final = 1.0
 # Where polls cost money, wait so long for room for a whole batch, and look so often.
 WHOLE_BATCH_PATIENCE_S: Final = 1.0
 WHOLE_BATCH_LOOK_S: Final = 0.02
+OTHER_POLLS_LOOK_S: Final = 0.05
+# A poll that ends at once with nothing, again and again, must not keep the processor busy.
+EARLY_S: Final = 0.5
+EARLY_PAUSE_S: Final = 0.25
 
 log = structlog.get_logger("flowcatalyst.consumer")
 
@@ -60,6 +64,7 @@ class Consumer:
         self._kept_for: dict[str, Pool] = {}  # whose room each of these waits for
         self._stop_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pause_s = 0.0
+        self._asked = 0  # how many messages the polls under way may bring
         self._trouble_since = 0.0  # monotonic
         self._advised: Sequence[str] = ()  # what was passed on since the queue recovered
 
@@ -82,6 +87,7 @@ class Consumer:
         The caller runs a new one. What waits for room here stays, in order.
         """
         self.restarts += 1
+        self._asked = 0  # what hangs keeps no room
         self._polls_since = self._clock.monotonic()
 
     def silent_s(self, now: float) -> float:
@@ -114,13 +120,16 @@ class Consumer:
             await self._pause_longer()
 
     async def _poll_once(self, limit: int, loop: int) -> None:
-        batch = await self._poll(limit)
+        began = self._clock.monotonic()
+        batch = await self._poll(limit, loop)
         if not self._goes_on(loop) and not self._has_to_route(loop):
             self._give_back_unrouted(batch)
             return
         await self._accept(batch)
         if 0 < len(batch) < limit:
             await self._pause(self._queue.capabilities.partial_pause_s)
+        elif not batch and self._clock.monotonic() - began < min(EARLY_S, self._queue.capabilities.long_poll_s / 2):
+            await self._pause(EARLY_PAUSE_S)
 
     def _has_to_route(self, loop: int) -> bool:
         """Whether a batch of a loop that was replaced has to be routed all the same.
@@ -204,16 +213,33 @@ class Consumer:
             await self._first_of([pool.room_future() for pool in everyone], None)
         if self._queue.capabilities.whole_batches:
             await self._wait_for_a_whole_batch(fed or everyone)
-        return min(self._queue.capabilities.max_batch, _smallest_room(fed) or _smallest_room(everyone) or 1)
+        return await self._share_of_room(fed, everyone)
+
+    async def _share_of_room(self, fed: Sequence[Pool], everyone: Sequence[Pool]) -> int:
+        """What has room besides that which the other polls of this queue may bring: else they would refuse it."""
+        while not self._stop_asked.done():
+            room = _smallest_room(fed) or _smallest_room(everyone)
+            if everyone and not room:  # another poll was faster
+                await self._first_of([pool.room_future() for pool in everyone], None)
+            elif self._asked < max(room, 1):
+                return min(self._queue.capabilities.max_batch, max(room - self._asked, 1))
+            else:
+                await self._pause(OTHER_POLLS_LOOK_S)
+        return 1
 
     async def _wait_for_a_whole_batch(self, pools: Sequence[Pool]) -> None:
         """Until a batch fits; not for long, since messages that wait for an endpoint may keep the room for hours."""
         wanted = min([self._queue.capabilities.max_batch, *(pool.limits.effective_capacity for pool in pools)])
         give_up_at = self._clock.monotonic() + WHOLE_BATCH_PATIENCE_S
-        while _smallest_room(pools) < wanted and self._clock.monotonic() < give_up_at and not self._stop_asked.done():
+        while (
+            _smallest_room(pools) - self._asked < wanted
+            and self._clock.monotonic() < give_up_at
+            and not self._stop_asked.done()
+        ):
             await self._pause(WHOLE_BATCH_LOOK_S)
 
-    async def _poll(self, limit: int) -> list[Delivery]:
+    async def _poll(self, limit: int, loop: int) -> list[Delivery]:
+        self._asked += limit
         try:
             batch = await self._queue.receive(limit, self._queue.capabilities.long_poll_s)
         except QueueUnavailableError as error:
@@ -223,6 +249,9 @@ class Consumer:
             self._is_in_trouble(str(error))
             await self._pause_longer()
             return []
+        finally:
+            if loop == self.restarts:
+                self._asked -= limit
         self._pause_s = 0.0
         self.last_poll_at = self._clock.monotonic()
         if self.trouble:

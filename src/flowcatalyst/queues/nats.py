@@ -187,8 +187,8 @@ class NatsQueue:
         return not self._closed
 
     async def _pull(self, session: _Session, limit: int, wait_s: float) -> None:
-        assert session.consumer is not None, "set it up first"
-        most, longest_s = session.consumer.max_batch or MAX_BATCH, session.consumer.max_expires_s or LONG_POLL_S
+        consumer = await self._set_up(session)  # again: `fit` may have changed what it has to be like
+        most, longest_s = consumer.max_batch or MAX_BATCH, consumer.max_expires_s or LONG_POLL_S
         await self._mailbox.pull(min(limit, most), min(wait_s, longest_s))
         if self._mailbox.trouble and not self._mailbox.brought:
             # The stream or the consumer is gone, its leader moves, or the server hangs: looking again tells.

@@ -150,9 +150,12 @@ class Link:
         """A subject that only we listen on, with one more word at its end."""
         inbox = self._connection.new_inbox()
         # No limits: nats-py drops what is above them. Nobody sends more here than was asked for.
-        listening = await self._connection.subscribe(
-            f"{inbox}.*", cb=on_message, pending_msgs_limit=0, pending_bytes_limit=0
-        )
+        try:
+            listening = await self._connection.subscribe(
+                f"{inbox}.*", cb=on_message, pending_msgs_limit=0, pending_bytes_limit=0
+            )
+        except (errors.Error, OSError):
+            raise self.broken() from None
         return inbox, listening
 
     async def send(self, subject: str, payload: bytes, reply: str = "", headers: Headers | None = None) -> None:

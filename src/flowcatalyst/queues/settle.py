@@ -42,6 +42,7 @@ class Settler:
         self._idle.set()
         self._pause_s = 0.0
         self._flushing = 0
+        self.nacks_given_up = 0  # the queue did not take them back; it shows them again when it notices
 
     def __repr__(self) -> str:
         nacks = sum(len(batch) for batch in self._nacks.values())
@@ -152,6 +153,7 @@ class Settler:
                 self._nacks[delay_s, unlock].append(delivery)
             else:
                 self._nack_tries.pop(delivery, None)
+                self.nacks_given_up += result is Settled.FAILED
         return Settled.FAILED not in results
 
     def _may_repeat_nack(self, delivery: Delivery) -> bool:

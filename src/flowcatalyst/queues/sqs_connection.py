@@ -194,6 +194,8 @@ class SqsConnection:
             async with asyncio.timeout(limit_s):
                 answer: dict[str, Any] = await getattr(client, operation)(**parameters)
                 return answer
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # botocore read something else than SQS
+            raise QueueUnavailableError(f"what answers for {self.where} does not speak SQS: {error!r}") from None
         except TimeoutError:
             raise QueueUnavailableError(self._unreachable(f"no answer within {limit_s:g} s")) from None
         except ClientError as error:
@@ -220,11 +222,14 @@ class SqsConnection:
 async def _attributes(call: Awaitable[dict[str, Any]]) -> Mapping[str, str]:
     """A router that may not ask for them works, but without advice and depth."""
     try:
-        found: dict[str, str] = (await call).get("Attributes", {})
+        answer = await call
     except SqsRefusedError as error:
         if not error.is_denied:
             raise
         return {}
+    found = answer.get("Attributes")
+    if not isinstance(found, dict):
+        raise QueueUnavailableError("what answers there does not speak SQS: check the address of the queue")
     return found
 
 

@@ -122,6 +122,8 @@ def reason_of(error: Exception) -> str:
         return f"certificate verify failed: {cause.verify_message}"
     if isinstance(cause, ssl.SSLError):
         return f"TLS failed: {cause.reason}"
+    if "Expected HTTP/" in str(cause):
+        return "what answers there does not speak HTTP: is it the right port?"
     if isinstance(cause, OSError) and cause.errno is not None:
         return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)
     return _one_line(cause) or type(cause).__name__

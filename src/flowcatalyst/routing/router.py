@@ -6,10 +6,10 @@ from typing import Final
 from flowcatalyst.message import DEFAULT_GROUP, DEFAULT_POOL, Delivery, Severity, adopt_receipt
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
-from flowcatalyst.routing.policy import DEFAULT_DELAY_S
 from flowcatalyst.routing.pool import Pool
 from flowcatalyst.routing.tracker import Duplicate, InFlightTracker
 
+FIRST_REFUSAL_S: Final = 2.0
 LONGEST_REFUSAL_S: Final = 1800.0
 
 
@@ -195,7 +195,7 @@ def _name_group(delivery: Delivery) -> None:
 
 def _refusal_delay_s(delivery: Delivery) -> float:
     """Longer each time: a backlog that a full pool cannot take must not stand in front of other pools for ever."""
-    return min(DEFAULT_DELAY_S * 2.0 ** min(delivery.receive_count - 1, 10), LONGEST_REFUSAL_S)
+    return min(FIRST_REFUSAL_S * 2.0 ** min(delivery.receive_count - 1, 10), LONGEST_REFUSAL_S)
 
 
 def _find_in_batch(first_of: dict[str, Delivery], delivery: Delivery) -> tuple[Duplicate, Delivery] | None:

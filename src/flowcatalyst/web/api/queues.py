@@ -21,11 +21,11 @@ class QueueView(msgspec.Struct, rename="camel"):
     """What a queue holds."""
 
     name: str
-    waiting: int | None  # null: the queue did not tell
+    waiting: int | None  # null: the queue did not tell, or its broker never does
     leased: int | None
     delayed: int | None
     seconds_since_poll: float | None  # null: not polled yet
-    trouble: str  # why the queue did not tell; empty if it did
+    trouble: str  # why the queue cannot be asked; empty if it can
 
 
 class ConsumerView(msgspec.Struct, rename="camel"):
@@ -79,7 +79,7 @@ async def _queue_view(app: App, name: str, queue: Queue) -> QueueView:
     except FlowCatalystError as error:
         return QueueView(name, None, None, None, since, str(error))
     if depth is None:
-        return QueueView(name, None, None, None, since, "its broker does not tell")
+        return QueueView(name, None, None, None, since, "" if consumer is None else consumer.trouble)
     return QueueView(name, depth.waiting, depth.leased, depth.delayed, since, "")
 
 

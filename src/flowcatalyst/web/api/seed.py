@@ -120,7 +120,7 @@ async def _publish(app: App, messages: Sequence[tuple[str, Outgoing]]) -> int:
             try:
                 published += len(await app.queues.get(name, first_queue).publish(chunk))
             except QueueUnavailableError as error:
-                detail = f"{error}; {published} of {len(messages)} messages were published before that"
+                detail = f"{error}; at least {published} of {len(messages)} messages were published before that"
                 raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail) from None
     return published
 

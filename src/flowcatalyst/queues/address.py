@@ -14,8 +14,10 @@ FORMS: Final = (
     "https://sqs.REGION.amazonaws.com/ACCOUNT/QUEUE",
     "http://HOST:PORT/ACCOUNT/QUEUE",
     "sqs://QUEUE?region=REGION",
-    "nats:// or tls://HOST:PORT/STREAM?consumer=NAME",
-    "amqp:// or amqps://HOST:PORT/QUEUE",
+    "nats://HOST:PORT/STREAM?consumer=NAME",
+    "tls://HOST:PORT/STREAM?consumer=NAME",
+    "amqp://HOST:PORT/QUEUE",
+    "amqps://HOST:PORT/QUEUE",
 )
 DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "amqp": 5672, "amqps": 5671}
 _REGION: Final = r"[a-z]{2,4}(?:-[a-z]+)+-\d{1,2}"

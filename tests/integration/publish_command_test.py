@@ -122,7 +122,13 @@ async def start(folder: Path, *args: object, env: Mapping[str, str] | None = Non
         stderr=asyncio.subprocess.PIPE,
         cwd=folder,
         env={**os.environ, **(env or {})},
+        preexec_fn=_hear_ctrl_c,
     )
+
+
+def _hear_ctrl_c() -> None:
+    """A shell starts background jobs, perhaps this test run, with SIGINT ignored, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 async def run(folder: Path, *args: object, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:

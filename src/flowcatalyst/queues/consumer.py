@@ -219,7 +219,7 @@ class Consumer:
         """What has room besides that which the other polls of this queue may bring: else they would refuse it."""
         while not self._stop_asked.done():
             room = _smallest_room(fed) or _smallest_room(everyone)
-            if everyone and not room:  # another poll was faster
+            if everyone and not room and not any(pool.draining for pool in everyone):  # another poll was faster
                 await self._first_of([pool.room_future() for pool in everyone], None)
             elif self._asked < max(room, 1):
                 return min(self._queue.capabilities.max_batch, max(room - self._asked, 1))

@@ -847,7 +847,7 @@ async def lossy_proxy(
             yield server
 
 
-@pytest.mark.parametrize("answer", [b"{}", b"<html></html>", b"[1]"])
+@pytest.mark.parametrize("answer", [b"[1]"])
 async def test_what_answers_but_is_no_sqs_is_said_to_be_none(answer: bytes) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -208,6 +208,8 @@ class Engine:
         """Take nothing more, let attempts in flight end, give back the rest."""
         self.stopping = True
         started = self._clock.monotonic()
+        for settler in self._all_settlers():
+            settler.nacks_given_up = 0  # an outage of earlier is no part of how this stop goes
         await self._stop_consumers()
         await self._drain_pools()
         await self._give_back_the_rest()

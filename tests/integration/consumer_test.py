@@ -10,8 +10,9 @@ from flowcatalyst.message import DEFAULT_POOL, Delivery, Settled
 from flowcatalyst.operations.warnings import WarningCode
 from flowcatalyst.operations.watch import Backlog
 from flowcatalyst.queues.memory import MemoryQueue
+from flowcatalyst.queues.settle import MAX_NACK_TRIES
 from flowcatalyst.routing.limits import PoolLimits
-from tests.support.rig import Rig, SilentLog, outgoing
+from tests.support.rig import UNREACHABLE, Rig, SilentLog, outgoing
 from tests.support.virtual_loop import VirtualClock, run_virtual
 
 
@@ -231,6 +232,32 @@ def test_a_stop_with_acks_that_nobody_confirmed_says_how_many_come_again() -> No
         await engine.stop()
         assert (engine.stopped_clean, engine.unsettled) == (False, 2)
         assert WarningCode.SHUTDOWN_CLEANUP_ERRORS in codes(rig)
+
+    run_virtual(play())
+
+
+def test_an_outage_that_is_over_does_not_make_a_stop_unclean() -> None:
+    async def play() -> None:
+        rig = Rig()
+        engine = Engine(rig.dead_letters, rig.warnings, rig.clock)
+        rig.endpoint.answers("m1", *[UNREACHABLE] * 3)
+        await rig.publish(outgoing("m1", "a"))
+        give_back, refused = rig.queue.nack, 0
+
+        async def away(deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
+            nonlocal refused
+            refused += 1
+            raise QueueUnavailableError("the broker is away")
+
+        rig.queue.nack = away  # type: ignore[method-assign]
+        engine.start({"q": rig.queue}, {DEFAULT_POOL: PoolLimits(concurrency=2)}, rig.endpoint, SilentLog())
+        while refused < MAX_NACK_TRIES:
+            await asyncio.sleep(0.1)
+        rig.queue.nack = give_back  # type: ignore[method-assign]
+        await rig.until_empty()
+        await engine.stop()
+        assert (engine.stopped_clean, engine.unsettled) == (True, 0)
+        assert rig.queue.acked == ["m1"]
 
     run_virtual(play())
 

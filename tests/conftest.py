@@ -1,9 +1,13 @@
 """What every test run shares."""
 
+from collections.abc import Generator
+from typing import Final
+
 import pytest
 
 from tests.servers import ServerMissingError, missing, program, skip_or_fail
 
+LOG_LINES: Final = 30  # of a failed test; more would hide what failed
 BROKER_TESTS = {
     "activemq_queue_test.py",
     "broker_kill_test.py",
@@ -24,6 +28,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.path.name in BROKER_TESTS or item.path.parent.name == "conformance":
             item.add_marker("brokers")
             item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of what a failed test printed: the log of a router under load has thousands of lines."""
+    report = yield
+    report.sections = [(name, _end_of(text)) for name, text in report.sections]
+    return report
+
+
+def _end_of(text: str) -> str:
+    lines = text.splitlines(keepends=True)
+    cut = len(lines) - LOG_LINES
+    return f"[{cut} lines before]\n" + "".join(lines[cut:]) if cut > 0 else text
 
 
 def _group_of(item: pytest.Item) -> str:

@@ -24,6 +24,7 @@ async def test_queues_tell_what_they_hold(router: Running) -> None:
         assert list(queues) == ["default", "high", "medium", "low"]
         low = queues["low"]
         assert (low["waiting"], low["leased"], low["delayed"]) == (0, 1, 0)
+        assert low["uri"] == "embedded:low"
         assert low["secondsSincePoll"] < 60
         gate.opened.set()
         await router.until_settled()

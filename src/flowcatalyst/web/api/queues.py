@@ -8,6 +8,7 @@ from litestar import get
 
 from flowcatalyst.app import App
 from flowcatalyst.errors import FlowCatalystError
+from flowcatalyst.operations.config_source import masked
 from flowcatalyst.operations.health import polling_consumers
 from flowcatalyst.operations.watch import SILENT_CONSUMER_S
 from flowcatalyst.queues.consumer import Consumer
@@ -21,6 +22,7 @@ class QueueView(msgspec.Struct, rename="camel"):
     """What a queue holds."""
 
     name: str
+    uri: str  # without credentials; empty: it is no longer configured
     waiting: int | None  # null: the queue did not tell, or its broker never does
     leased: int | None
     delayed: int | None
@@ -71,16 +73,18 @@ def _consumer_view(name: str, consumer: Consumer, now: float) -> ConsumerView:
 async def _queue_view(app: App, name: str, queue: Queue) -> QueueView:
     consumer = polling_consumers(app).get(name)
     since = None if consumer is None else _since(consumer.last_poll_at, app.clock.monotonic())
+    configured = app.config.queues.get(name)
+    uri = masked(configured.uri) if configured else ""
     try:
         async with asyncio.timeout(ANSWER_WITHIN_S):
             depth = await queue.depth()
     except TimeoutError:
-        return QueueView(name, None, None, None, since, f"no answer within {ANSWER_WITHIN_S:g} s")
+        return QueueView(name, uri, None, None, None, since, f"no answer within {ANSWER_WITHIN_S:g} s")
     except FlowCatalystError as error:
-        return QueueView(name, None, None, None, since, str(error))
+        return QueueView(name, uri, None, None, None, since, str(error))
     if depth is None:
-        return QueueView(name, None, None, None, since, "" if consumer is None else consumer.trouble)
-    return QueueView(name, depth.waiting, depth.leased, depth.delayed, since, "")
+        return QueueView(name, uri, None, None, None, since, "" if consumer is None else consumer.trouble)
+    return QueueView(name, uri, depth.waiting, depth.leased, depth.delayed, since, "")
 
 
 def _since(at: float | None, now: float) -> float | None:

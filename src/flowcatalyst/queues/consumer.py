@@ -15,6 +15,7 @@ from flowcatalyst.queues.contract import Queue
 from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.policy import DEFAULT_DELAY_S
 from flowcatalyst.routing.pool import Pool
+from flowcatalyst.routing.room_shares import HEEDED_S, Claim
 from flowcatalyst.routing.router import Router
 
 FIRST_PAUSE_S: Final = 0.5
@@ -24,7 +25,7 @@ FULL_POOL_PATIENCE_S: Final = 1.0
 # Where polls cost money, wait so long for room for a whole batch, and look so often.
 WHOLE_BATCH_PATIENCE_S: Final = 1.0
 WHOLE_BATCH_LOOK_S: Final = 0.02
-OTHER_POLLS_LOOK_S: Final = 0.05
+OTHER_POLLS_LOOK_S: Final = 0.05  # claims of other polls lapse by themselves
 # A poll that ends at once with nothing, again and again, must not keep the processor busy.
 EARLY_S: Final = 0.5
 EARLY_PAUSE_S: Final = 0.25
@@ -56,6 +57,7 @@ class Consumer:
         self._queue = queue
         self._settler = settler
         self._router = router
+        self._shares = router.shares
         self._dead_letters = dead_letters
         self._warnings = warnings
         self._clock = clock
@@ -64,7 +66,7 @@ class Consumer:
         self._kept_for: dict[str, Pool] = {}  # whose room each of these waits for
         self._stop_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pause_s = 0.0
-        self._asked = 0  # how many messages the polls under way may bring
+        self._brings = True  # the latest poll brought something, or nothing is known yet
         self._trouble_since = 0.0  # monotonic
         self._advised: Sequence[str] = ()  # what was passed on since the queue recovered
 
@@ -87,7 +89,7 @@ class Consumer:
         The caller runs a new one. What waits for room here stays, in order.
         """
         self.restarts += 1
-        self._asked = 0  # what hangs keeps no room
+        self._shares.forget(self)  # what hangs keeps no room
         self._polls_since = self._clock.monotonic()
 
     def silent_s(self, now: float) -> float:
@@ -98,35 +100,38 @@ class Consumer:
         """Poll until stopped or restarted."""
         mine = self.restarts
         while self._goes_on(mine):
-            limit = await self._wait_for_room()
+            claim = await self._wait_for_room()
             if self._goes_on(mine):
-                await self._poll_safely(limit, mine)
+                await self._poll_safely(claim, mine)
+            self._shares.release(claim)
         if self._stop_asked.done():
+            self._shares.forget(self)
             self._give_back(delivery for kept in self._kept.values() for delivery in kept)
             self._kept.clear()
 
     def _goes_on(self, loop: int) -> bool:
         return loop == self.restarts and not self._stop_asked.done()
 
-    async def _poll_safely(self, limit: int, loop: int) -> None:
+    async def _poll_safely(self, claim: Claim, loop: int) -> None:
         """A poll that fails in a way nobody thought of must not leave the queue unread for ever."""
         try:
-            await self._poll_once(limit, loop)
+            await self._poll_once(claim, loop)
         except Exception as error:
+            self._shares.release(claim)
             text = f"queue {self._queue.name}: a poll failed unexpectedly: {error!r}"
             self._warnings.add(WarningCode.PROCESSING, Severity.CRITICAL, text, "consumer")
             self._is_in_trouble(repr(error))
             log.error("poll_crashed", action="poll_crashed", queue=self._queue.name, exc_info=error)
             await self._pause_longer()
 
-    async def _poll_once(self, limit: int, loop: int) -> None:
+    async def _poll_once(self, claim: Claim, loop: int) -> None:
         began = self._clock.monotonic()
-        batch = await self._poll(limit, loop)
+        batch = await self._poll(claim)
         if not self._goes_on(loop) and not self._has_to_route(loop):
             self._give_back_unrouted(batch)
             return
         await self._accept(batch)
-        if 0 < len(batch) < limit:
+        if 0 < len(batch) < claim.messages:
             await self._pause(self._queue.capabilities.partial_pause_s)
         elif not batch and self._clock.monotonic() - began < min(EARLY_S, self._queue.capabilities.long_poll_s / 2):
             await self._pause(EARLY_PAUSE_S)
@@ -196,8 +201,8 @@ class Consumer:
         else:
             del self._kept[code]
 
-    async def _wait_for_room(self) -> int:
-        """How much to ask for: what the pools this queue feeds have room for."""
+    async def _wait_for_room(self) -> Claim:
+        """Claim as much as the pools this queue feeds have room for."""
         pools = self._router.pools
         self._look_after_kept()
         while self.kept_count >= self._queue.capabilities.max_batch:
@@ -207,6 +212,7 @@ class Consumer:
             self._look_after_kept()
         fed = [pools[code] for code in self._fed if code in pools]
         if fed and not any(pool.room for pool in fed):
+            self._shares.wait(self, fed)
             await self._first_of([pool.room_future() for pool in fed], FULL_POOL_PATIENCE_S)
         everyone = list(pools.values())
         if everyone and not any(pool.room for pool in everyone):
@@ -215,43 +221,49 @@ class Consumer:
             await self._wait_for_a_whole_batch(fed or everyone)
         return await self._share_of_room(fed, everyone)
 
-    async def _share_of_room(self, fed: Sequence[Pool], everyone: Sequence[Pool]) -> int:
-        """What has room besides that which the other polls of this queue may bring: else they would refuse it."""
+    async def _share_of_room(self, fed: Sequence[Pool], everyone: Sequence[Pool]) -> Claim:
+        """What has room besides that which other polls may bring: else one of them would be refused."""
         while not self._stop_asked.done():
-            room = _smallest_room(fed) or _smallest_room(everyone)
-            if everyone and not room and not any(pool.draining for pool in everyone):  # another poll was faster
+            pools = _with_room(fed) or _with_room(everyone)
+            if everyone and not pools and not any(pool.draining for pool in everyone):  # another poll was faster
+                self._shares.wait(self, everyone)
                 await self._first_of([pool.room_future() for pool in everyone], None)
-            elif self._asked < max(room, 1):
-                return min(self._queue.capabilities.max_batch, max(room - self._asked, 1))
+            elif (left := self._shares.left(self, pools, self._clock.monotonic())) > 0:
+                return self._claim(pools, left)
             else:
-                await self._pause(OTHER_POLLS_LOOK_S)
-        return 1
+                self._shares.wait(self, pools)
+                await self._first_of([self._shares.changed()], OTHER_POLLS_LOOK_S)
+        return self._claim((), 1)
+
+    def _claim(self, pools: Sequence[Pool], most: int) -> Claim:
+        now = self._clock.monotonic()
+        heeded_until = now + HEEDED_S if self._brings else now
+        return self._shares.claim(self, pools, min(self._queue.capabilities.max_batch, most), heeded_until)
 
     async def _wait_for_a_whole_batch(self, pools: Sequence[Pool]) -> None:
         """Until a batch fits; not for long, since messages that wait for an endpoint may keep the room for hours."""
         wanted = min([self._queue.capabilities.max_batch, *(pool.limits.effective_capacity for pool in pools)])
         give_up_at = self._clock.monotonic() + WHOLE_BATCH_PATIENCE_S
         while (
-            _smallest_room(pools) - self._asked < wanted
+            self._shares.left(self, _with_room(pools), self._clock.monotonic()) < wanted
             and self._clock.monotonic() < give_up_at
             and not self._stop_asked.done()
         ):
             await self._pause(WHOLE_BATCH_LOOK_S)
 
-    async def _poll(self, limit: int, loop: int) -> list[Delivery]:
-        self._asked += limit
+    async def _poll(self, claim: Claim) -> list[Delivery]:
         try:
-            batch = await self._queue.receive(limit, self._queue.capabilities.long_poll_s)
+            batch = await self._queue.receive(claim.messages, self._queue.capabilities.long_poll_s)
         except QueueUnavailableError as error:
+            self._shares.release(claim)
             text = f"queue {self._queue.name} cannot be read: {error}"
             self._warnings.add(WarningCode.QUEUE_UNAVAILABLE, Severity.ERROR, text, "consumer")
             log.warning("poll_failed", action="poll_failed", queue=self._queue.name, error=str(error))
             self._is_in_trouble(str(error))
             await self._pause_longer()
             return []
-        finally:
-            if loop == self.restarts:
-                self._asked -= limit
+        self._shares.release(claim)  # what it brought is routed before anybody else looks
+        self._brings = bool(batch)
         self._pause_s = 0.0
         self.last_poll_at = self._clock.monotonic()
         if self.trouble:
@@ -350,6 +362,5 @@ def _newest_of_each(batch: Sequence[Delivery]) -> Iterable[Delivery]:
     return {delivery.broker_id or delivery: delivery for delivery in batch}.values()
 
 
-def _smallest_room(pools: Sequence[Pool]) -> int:
-    """Of the pools that have room at all: a batch that fits there is refused by none of them."""
-    return min((pool.room for pool in pools if pool.room), default=0)
+def _with_room(pools: Sequence[Pool]) -> list[Pool]:
+    return [pool for pool in pools if pool.room]

@@ -7,6 +7,7 @@ from flowcatalyst.message import DEFAULT_GROUP, DEFAULT_POOL, Delivery, Severity
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
 from flowcatalyst.routing.pool import Pool
+from flowcatalyst.routing.room_shares import RoomShares
 from flowcatalyst.routing.tracker import Duplicate, InFlightTracker
 
 FIRST_REFUSAL_S: Final = 2.0
@@ -22,6 +23,7 @@ class Router:
         self.pools: dict[str, Pool] = {}
         self.retiring: dict[str, Pool] = {}  # removed, but not empty yet
         self.tracker = tracker
+        self.shares = RoomShares()
         # Where a group stays although its messages name, or would now go to, another pool: (pool code, group) -> pool.
         self._stays: dict[tuple[str, str], Pool] = {}
         self._warnings = warnings

@@ -5,9 +5,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from tests.servers import ServerMissingError, running
 from tests.servers.process import ServerProcess, answers_http
+
+IN_TURN: Final = Path(__file__).with_name("moto_in_turn.py")
 
 
 class MotoServer(ServerProcess):
@@ -28,7 +31,8 @@ class MotoServer(ServerProcess):
         return f"http://127.0.0.1:{self.port}"
 
     def _command(self) -> Sequence[str | Path]:
-        return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        # -P: or what it imports would be found in this folder first, where a moto.py is.
+        return [sys.executable, "-P", IN_TURN, "-H", "127.0.0.1", "-p", str(self.port)]
 
     def _answers(self) -> bool:
         return answers_http(self.port)

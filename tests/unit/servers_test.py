@@ -15,6 +15,8 @@ from typing import Any
 import nats
 import pytest
 from aiobotocore.session import get_session  # type: ignore[import-untyped]
+from moto.sqs.models import Queue as MotoQueue
+from moto.sqs.models import SQSBackend
 from nats.errors import Error as NatsError
 from proton import ConnectionException, Message, SSLDomain, symbol
 from proton.reactor import LinkOption
@@ -22,7 +24,7 @@ from proton.utils import BlockingConnection
 
 import tests.servers
 import tests.servers.__main__ as every
-from tests.servers import ServerMissingError, jvm, running
+from tests.servers import ServerMissingError, jvm, moto_in_turn, running
 from tests.servers.activemq import ActiveMqServer, activemq_server, send_by_jms
 from tests.servers.artemis import ArtemisServer, artemis_server
 from tests.servers.elasticmq import ElasticMqServer, elasticmq_server
@@ -188,6 +190,28 @@ async def test_moto_serves_sqs_and_forgets_everything_when_it_is_killed(tmp_path
         server.start()
         async with sqs_client(server) as client:
             assert (await client.list_queues()).get("QueueUrls", []) == []
+
+
+def test_moto_forgets_no_delete_when_many_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in moto_in_turn.GUARDED:
+        monkeypatch.setattr(SQSBackend, name, moto_in_turn.guard(getattr(SQSBackend, name)))
+    monkeypatch.setattr(MotoQueue, "wait_for_messages", moto_in_turn.let_others(MotoQueue.wait_for_messages))
+    backend = SQSBackend("eu-central-1", MotoServer.account)
+    queue = backend.create_queue("orders", {})
+    for number in range(100):
+        backend.send_message("orders", str(number))
+    receipts: list[str] = []
+    while batch := backend.receive_message("orders", 10, 0, 600):
+        receipts += [str(message.receipt_handle) for message in batch]
+    often = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # as if the process were paused again and again
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda receipt: backend.delete_message("orders", receipt), receipts))
+    finally:
+        sys.setswitchinterval(often)
+    assert len(receipts) == 100
+    assert queue._messages == []
 
 
 def test_activemq_keeps_a_durable_message_when_it_is_killed(tmp_path: Path) -> None:

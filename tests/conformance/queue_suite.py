@@ -15,6 +15,7 @@ from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
 from flowcatalyst.message import MAX_BODY_BYTES, Delivery, Settled
 from flowcatalyst.queues.contract import BrokerQueue, Outgoing
 from tests.conformance.bench import SHORT_LEASE_S, Bench, bodies, grouped, in_order, nothing_comes, take
+from tests.conformance.random_walk import Walk
 
 PAST_A_LEASE_S = SHORT_LEASE_S + 3.0  # brokers look for expired leases now and then
 OK, GONE = Settled.OK, Settled.GONE
@@ -247,7 +248,7 @@ class QueueSuite:
 
     async def test_order_survives_a_failure_and_its_cascade_again_and_again(self, bench: Bench) -> None:
         if not bench.capabilities.ordered_redelivery:
-            return  # the router never gives such messages back: tests/conformance/router_suite.py shows what it does
+            return  # the router never gives such messages back: tests/integration/broker_router_test.py
         queue = await bench.client()
         left = ["a1", "a2", "a3", "a4", "a5"]
         await queue.publish(grouped(*left))
@@ -413,6 +414,16 @@ class QueueSuite:
         await queue.receive(1, 0.0)
         await queue.close()
         await queue.close()
+        another = await bench.client()
+        await another.publish(grouped("a1"))
+        assert bodies(await take(another, 1)) == ["a1"]
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_on_a_random_walk_nothing_is_lost_nor_shown_after_its_ack_nor_out_of_order(
+        self, bench: Bench, seed: int
+    ) -> None:
+        claims = bench.capabilities
+        await Walk(bench, seed, ordered=claims.ordered_receive and claims.ordered_takeover).go()
 
     async def test_after_a_restart_of_the_broker_everything_is_there_in_order(self, bench: Bench) -> None:
         if not (bench.has_server and bench.durable):

@@ -23,6 +23,7 @@ from flowcatalyst.queues.sqs import SqsQueue
 from flowcatalyst.queues.sqs_messages import Receipt
 from tests.conformance.bench import Bench, bodies, grouped, take
 from tests.conformance.queue_suite import QueueSuite, crashed_twice
+from tests.conformance.random_walk import Walk
 from tests.servers.elasticmq import ElasticMqServer, elasticmq_server
 from tests.servers.moto import MotoServer, moto_server
 
@@ -128,6 +129,13 @@ class TestFifoOnMoto(QueueSuite):
     async def test_crashes_in_a_row_keep_the_order_if_that_is_claimed(self, bench: Bench) -> None:
         """Nor does order survive this one there; nothing is lost, which `crashed_twice` checks."""
         await crashed_twice(bench)
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_on_a_random_walk_nothing_is_lost_nor_shown_after_its_ack_nor_out_of_order(
+        self, bench: Bench, seed: int
+    ) -> None:
+        """Order is not judged here, for the same reason."""
+        await Walk(bench, seed, ordered=False).go()
 
 
 class TestStandardOnMoto(QueueSuite):

@@ -33,7 +33,7 @@ run: $(READY) ## Start a router with demo traffic on http://127.0.0.1:8080
 	@$(BIN)/flowcatalyst up --demo
 
 test: $(ACTIVEMQ) ## Run all tests
-	@$(BIN)/python -m pytest -m 'not brokers'
+	@$(BIN)/python -m pytest -m 'not brokers' -n 3 --dist loadgroup
 	@$(BIN)/python -m pytest -m brokers -n 6 --dist loadgroup
 
 SEEDS ?= 5000

@@ -17,17 +17,21 @@ BROKER_TESTS = {
     "sqs_cost_test.py",
     "sqs_queue_test.py",
 }
+# What these prepare once for all their tests takes long.
+SHARED_PREPARATION = {"mutants_test.py", "schema_fuzz_test.py", "seeds_test.py"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of brokers mostly wait, so `make test` runs several groups of them side by side.
+    """`make test` runs tests side by side, those of brokers by themselves: many at once, since they mostly wait.
 
-    Those of one group run one after the other: they share servers, which some of them kill.
+    Those of one group run one after the other: they share servers, which some of them kill, or a long preparation.
     """
     for item in items:
         if item.path.name in BROKER_TESTS or item.path.parent.name == "conformance":
             item.add_marker("brokers")
             item.add_marker(pytest.mark.xdist_group(_group_of(item)))
+        elif item.path.name in SHARED_PREPARATION:
+            item.add_marker(pytest.mark.xdist_group(item.path.name))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -159,6 +159,7 @@ GROUP_BUGS: Final = (
 """,
             ),
         ),
+        hunter=Hunter.MACHINES,
     ),
     Mutant(
         "what is given back leaves its hold behind",
@@ -184,6 +185,7 @@ GROUP_BUGS: Final = (
                 "",
             ),
         ),
+        hunter=Hunter.MACHINES,
     ),
     Mutant(
         "a message that ended still counts as in flight",

@@ -120,6 +120,22 @@ class SchedulerMachine(RuleBasedStateMachine):
             group.discard(follower)
         self.given_back += [message, *followers]
 
+    @precondition(lambda self: self.submitted)
+    @rule(which=any_of_them)
+    def cut(self, which: int) -> None:
+        message = self.submitted[which % len(self.submitted)]
+        cut_off = self.scheduler.cut(message)
+        group = next((group for group in self.groups if message in group.waiting), None)
+        if group is None:
+            assert cut_off == []
+            return
+        assert cut_off == group.waiting[group.waiting.index(message) :]
+        for one in cut_off:
+            group.discard(one)
+        if not group.waiting:
+            group.held_until = None
+        self.given_back += cut_off
+
     @rule(seconds=st.sampled_from([0.25, 0.5, 1.0, 2.0, 30.0]))
     def let_time_pass(self, seconds: float) -> None:
         self.now += seconds

@@ -52,7 +52,7 @@ type: $(READY) ## Check types
 fmt: $(READY) ## Format the code and fix what can be fixed
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-bench: $(READY) ## Measure throughput and CPU against wrk and a naive router (needs nginx and wrk; installs them on Debian)
+bench: $(ACTIVEMQ) ## Measure throughput and CPU against wrk and a naive router, and on each broker (installs nginx and wrk on Debian)
 	@$(BIN)/python -m bench
 
 clean: ## Remove the virtual environment and caches

@@ -1,11 +1,11 @@
-"""`make bench`: the router, the limit (wrk) and a naive router, in one run against one nginx sink."""
+"""`make bench`: the router, the limit (wrk) and a naive router, in one run against one nginx sink; then brokers."""
 
 import argparse
 import statistics
 import tempfile
 from pathlib import Path
 
-from bench import group_table
+from bench import broker_table, group_table
 from bench.measure import Figure, median, run_child
 from bench.servers import nginx_sink, require_tools, run_wrk
 from bench.workload import Workload
@@ -16,12 +16,16 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=Workload().messages)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--skip-table", action="store_true", help="leave out the 100-message table (15 s)")
+    parser.add_argument("--skip-brokers", action="store_true", help="leave out SQS, JetStream and ActiveMQ")
     options = parser.parse_args()
     require_tools()
     compare(options.messages, options.rounds)
     if not options.skip_table:
         print()
         group_table.print_table()
+    if not options.skip_brokers:
+        print()
+        broker_table.print_table(broker_table.MESSAGES)
 
 
 def compare(messages: int, rounds: int) -> None:

@@ -1,4 +1,7 @@
-"""FlowCatalyst on one broker under the workload: fill the queue, then drain it. Also prints what it cost in calls."""
+"""FlowCatalyst on one broker under the workload: fill the queue, then drain it. Also prints what it cost in calls.
+
+The limit is the same queue, drained by the same client with nothing behind it: receive, ack, receive.
+"""
 
 import asyncio
 import json
@@ -12,11 +15,12 @@ from bench.workload import Workload
 from flowcatalyst import interpreter
 from flowcatalyst.app import App
 from flowcatalyst.config import EmbeddedSettings, LogSettings, PoolSettings, QueueSettings, Settings
-from flowcatalyst.message import DEFAULT_POOL
+from flowcatalyst.message import DEFAULT_POOL, Settled
 from flowcatalyst.observe.logs import configure_logs
 from flowcatalyst.queues.contract import Outgoing
 
 QUEUE = "bench"
+CONNECTIONS = 4
 
 
 def settings(folder: Path, slots: int, uri: str) -> Settings:
@@ -24,7 +28,7 @@ def settings(folder: Path, slots: int, uri: str) -> Settings:
         data_dir=folder,
         pools=[PoolSettings(code=DEFAULT_POOL, concurrency=slots)],
         embedded=EmbeddedSettings(queues=[]),
-        queues=[QueueSettings(name=QUEUE, uri=uri, connections=4)],
+        queues=[QueueSettings(name=QUEUE, uri=uri, connections=CONNECTIONS)],
         log=LogSettings.model_validate({"level": "warning", "format": "json", "file": folder / "router.log"}),
     )
 
@@ -52,15 +56,36 @@ async def drain(app: App, count: int) -> tuple[Stopwatch, int]:
     return watch, calls
 
 
+async def limit(app: App, count: int) -> float:
+    """Receive and ack everything, four receives side by side where the queue allows it; messages a second."""
+    queue = app.queues[QUEUE]
+    await queue.open()
+    left = count
+
+    async def work() -> None:
+        nonlocal left
+        while left > 0:
+            batch = await queue.receive(queue.capabilities.max_batch, 1.0)
+            results = await queue.ack(batch) if batch else []
+            left -= results.count(Settled.OK)
+
+    with Stopwatch() as watch:
+        await asyncio.gather(*(work() for _ in range(CONNECTIONS if queue.capabilities.locks_groups else 1)))
+    await queue.close()
+    return count / watch.seconds
+
+
 def main() -> None:
     folder, target, workload, uri = Path(sys.argv[1]), sys.argv[2], Workload(messages=int(sys.argv[3])), sys.argv[4]
     config = settings(folder, workload.slots, uri)
     configure_logs(config.log.level, config.log.format, config.log.file)
     published = uvloop.run(seed(App(config), workload.bodies(target)))
     interpreter.tune()
+    most = uvloop.run(limit(App(config), workload.messages))
+    uvloop.run(seed(App(config), workload.bodies(target)))
     watch, calls = uvloop.run(drain(App(config), workload.messages))
     figures = {"messages": workload.messages, "seconds": watch.seconds, "cpu_s": watch.cpu_s}
-    print(json.dumps({**figures, "published_per_second": published, "calls": calls}))
+    print(json.dumps({**figures, "published_per_second": published, "limit_per_second": most, "calls": calls}))
 
 
 if __name__ == "__main__":

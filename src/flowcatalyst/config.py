@@ -211,7 +211,7 @@ class SyncSettings(_Section):
 class StandbySettings(_Section):
     """Hot standby: of several routers, only the one that holds a lock in Redis works."""
 
-    redis_url: str | None = Field(
+    redis_url: SecretStr | None = Field(
         None,
         description="redis:// or rediss:// URL of the lock, with its credentials. Unset: no standby, always at work",
     )

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from flowcatalyst.config import QueueSettings, StandbySettings
 from flowcatalyst.message import MAX_BODY_BYTES
@@ -265,7 +266,7 @@ async def test_a_broker_that_is_away_is_a_503_while_other_queues_take_messages(t
 
 
 async def test_messages_reach_a_queue_of_a_broker_from_a_standby_too(tmp_path: Path) -> None:
-    never_primary = StandbySettings(redis_url=f"redis://127.0.0.1:{free_port()}/0")
+    never_primary = StandbySettings(redis_url=SecretStr(f"redis://127.0.0.1:{free_port()}/0"))
     with nats_server(tmp_path / "nats") as nats:
         orders = QueueSettings(name="orders", uri=f"{nats.url}/ORDERS?consumer=router&create=true")
         async with run_router(tmp_path / "primary", queues=[orders]) as primary:

@@ -256,6 +256,28 @@ async def test_deliveries_to_somebody_else_are_noticed_by_the_gap_in_their_numbe
 # Give-backs
 
 
+async def test_two_that_receive_from_one_consumer_are_told(scene: Scene) -> None:
+    one, other = scene.queue(), scene.queue()
+    await one.publish(grouped(*names("ab", 20)))
+    async with asyncio.timeout(60):
+        while not (one.advice and other.advice):
+            for queue in (one, other):
+                await queue.receive(1, 0.1)
+    for queue in (one, other):
+        assert "somebody else receives from consumer router" in queue.advice[0]
+
+
+async def test_one_that_follows_another_is_told_nothing(scene: Scene) -> None:
+    queue = scene.queue()
+    await queue.publish(grouped(*names("ab", 20)))
+    for leave in (NatsQueue.close, crash):
+        assert len(await queue.receive(5, 1.0)) == 5
+        await leave(queue)
+        queue = scene.queue()
+    assert len(await drained(queue)) == 40
+    assert list(queue.advice) == []
+
+
 async def test_what_is_given_back_in_any_order_comes_again_in_its_own(scene: Scene) -> None:
     queue = scene.queue()
     await queue.publish(grouped(*names("ab", 4)))

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from flowcatalyst.clock import SystemClock
@@ -40,7 +41,7 @@ class RouterInLoop:
         clock = SystemClock()
         self.fence = Fence()
         self.warnings = WarningLog(clock)
-        settings = StandbySettings(redis_url=url, ttl_s=TTL_S, refresh_s=REFRESH_S)
+        settings = StandbySettings(redis_url=SecretStr(url), ttl_s=TTL_S, refresh_s=REFRESH_S)
         self.standby = Standby(settings, clock, identity, self.warnings, self.fence)
         self.task = Tasks().spawn(self.standby.run(self._work))
 

@@ -14,6 +14,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from flowcatalyst.clock import SystemClock
 from flowcatalyst.config import StandbySettings
 from flowcatalyst.operations.standby import Standby
@@ -58,7 +60,7 @@ class Worker:
 
 async def run_worker(url: str, identity: str, log: Path, ttl_s: float, refresh_s: float) -> None:
     clock, fence = SystemClock(), Fence()
-    settings = StandbySettings(redis_url=url, ttl_s=ttl_s, refresh_s=refresh_s)
+    settings = StandbySettings(redis_url=SecretStr(url), ttl_s=ttl_s, refresh_s=refresh_s)
     standby = Standby(settings, clock, identity, WarningLog(clock), fence)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, standby.stop)
     print("started", flush=True)

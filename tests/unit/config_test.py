@@ -106,6 +106,14 @@ def test_queues_of_brokers_come_from_tables_of_the_file(empty_folder: Path) -> N
     ]
 
 
+def test_settings_that_are_printed_show_no_secret(empty_folder: Path) -> None:
+    (empty_folder / "flowcatalyst.toml").write_text(
+        '[nats]\ntoken = "s3cret"\n[activemq]\npassword = "s3cret"\n[standby]\nredis_url = "redis://ann:s3cret@host/0"\n'
+    )
+    settings = load_settings()
+    assert "s3cret" not in repr(settings) + str(settings) + settings.model_dump_json()
+
+
 def test_queues_of_brokers_come_as_json_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOWCATALYST_QUEUES", '[{"name": "orders", "uri": "amqp://broker/orders"}]')
     names = list(config_of(load_settings()).queues)

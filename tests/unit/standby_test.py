@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 import redis.exceptions
+from pydantic import SecretStr
 from structlog.testing import capture_logs
 
 from flowcatalyst.config import StandbySettings
@@ -23,7 +24,7 @@ from tests.support.virtual_loop import VirtualClock, run_virtual
 
 TTL_S, REFRESH_S = 30.0, 10.0
 LEASE_S = TTL_S * (1 - SAFETY_MARGIN)
-SETTINGS = StandbySettings(redis_url="redis://127.0.0.1", ttl_s=TTL_S, refresh_s=REFRESH_S)
+SETTINGS = StandbySettings(redis_url=SecretStr("redis://127.0.0.1"), ttl_s=TTL_S, refresh_s=REFRESH_S)
 
 
 class PausedClock(VirtualClock):
@@ -734,7 +735,7 @@ def test_what_redis_says_becomes_fixed_words_without_names_and_numbers(error: Ex
     ],
 )
 def test_a_wrong_url_is_refused_in_one_sentence_that_does_not_quote_it(url: str) -> None:
-    settings = StandbySettings(redis_url=url)
+    settings = StandbySettings(redis_url=SecretStr(url))
     with pytest.raises(ConfigurationError, match=r"standby\.redis_url cannot be used") as refused:
         Standby(settings, SetClock(), "a", WarningLog(SetClock()), Fence())
     assert "secret" not in str(refused.value)

@@ -256,4 +256,4 @@ class Standby:
 def _redis_lock(settings: StandbySettings, identity: str) -> RedisLock:
     if settings.redis_url is None:
         raise ConfigurationError("standby.redis_url is not set: without it there is no standby")
-    return RedisLock(settings.redis_url, settings.lock_key, settings.ttl_s, identity)
+    return RedisLock(settings.redis_url.get_secret_value(), settings.lock_key, settings.ttl_s, identity)

@@ -66,6 +66,7 @@ class _Session:
     consumer: Consumer | None = None
     takeover: Takeover | None = None  # under way
     took_over: bool = False
+    shared: bool = False  # somebody else got messages although nobody else should receive
     calm_until: float = 0.0  # monotonic; no other takeover before
 
 
@@ -179,6 +180,7 @@ class NatsQueue:
             await self._pull(session, limit, until - asyncio.get_running_loop().time())
         if self._is_irregular(session) and not self._closed:
             # Deliveries that are not ours, or another stream: look at everything again before using what came.
+            session.shared |= self._mailbox.missed
             session.calm_until = self._clock.monotonic() + CALM_S
             session.stream, session.consumer, session.took_over = None, None, False
             if not await self._is_ready(session, until):
@@ -391,9 +393,16 @@ class NatsQueue:
             with self._told_if_missing():
                 session.consumer = await prepare_consumer(session.link, self._address, self._wishes)
             self._ack_wait_s = session.consumer.ack_wait_s
-            self.advice = [*stream.advice, *session.consumer.advice]
+            self.advice = [*stream.advice, *session.consumer.advice, *self._advice_on_sharing(session)]
             self._is_missing = False
         return session.consumer
+
+    def _advice_on_sharing(self, session: _Session) -> Iterator[str]:
+        if session.shared:
+            yield (
+                f"somebody else receives from consumer {self._address.consumer} too, so that groups get out of order: "
+                "let one router work and the others stand by (standby.redis_url), or give each a consumer of its own"
+            )
 
     async def _known_stream(self, session: _Session) -> Stream:
         """Notices when the stream was made anew: all its numbers mean other messages then."""

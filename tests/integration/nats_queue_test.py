@@ -22,6 +22,7 @@ from flowcatalyst.queues.nats import NatsLogin, NatsQueue
 from flowcatalyst.queues.nats_format import GROUP_HEADER
 from tests.conformance.bench import bodies, grouped, in_order, nothing_comes, take
 from tests.servers.nats import NatsServer, nats_server
+from tests.servers.nats_jwt import Operator
 
 OK, GONE = Settled.OK, Settled.GONE
 MINUTE_S, SHORT_S = 60.0, 2.0
@@ -611,6 +612,19 @@ async def test_tls_is_used_and_a_stranger_is_not_trusted(tmp_path: Path, server:
         plain = server.url_for().replace("nats://", "tls://")
         assert "TLS" in await refused(server, NatsLogin(ca_file=secure.ca_path), plain)
     assert "No such file" in await refused(server, NatsLogin(ca_file=tmp_path / "missing.pem"))
+
+
+async def test_a_credentials_file_opens_a_server_that_trusts_its_signer(tmp_path: Path) -> None:
+    path = tmp_path / "router.creds"
+    operator, stranger = Operator(), Operator()
+    with nats_server(tmp_path, operator=operator) as server:
+        path.write_text(operator.credentials())
+        assert await works(server, NatsLogin(credentials_file=path))
+        path.write_text(stranger.credentials())
+        text = await refused(server, NatsLogin(credentials_file=path))
+        assert "Authorization Violation" in text
+        assert "eyJ" not in text  # how every token begins
+        assert "Authorization" in await refused(server, NatsLogin())
 
 
 async def test_a_credentials_file_that_is_none_is_told(tmp_path: Path, server: NatsServer) -> None:

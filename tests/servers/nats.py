@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.servers import program, running
 from tests.servers.certificate import Certificate
+from tests.servers.nats_jwt import Operator
 from tests.servers.process import ServerProcess, answer_on
 
 
@@ -18,9 +19,12 @@ class NatsServer(ServerProcess):
 
     name = "nats"
 
-    def __init__(self, folder: Path, *, user: str = "", password: str = "", tls: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, user: str = "", password: str = "", tls: bool = False, operator: Operator | None = None
+    ) -> None:
         self._program = program("nats-server", "nats-server")
         self._user, self._password = user, password
+        self._operator = operator
         self._certificate = Certificate(folder) if tls else None
         super().__init__(folder)
 
@@ -50,6 +54,8 @@ class NatsServer(ServerProcess):
         configuration: dict[str, Any] = {"listen": f"127.0.0.1:{self.port}", "jetstream": jetstream}
         if self._user:
             configuration["authorization"] = {"user": self._user, "password": self._password}
+        if self._operator:
+            configuration |= self._operator.configuration()
         if self._certificate:
             certificate, key = str(self._certificate.path), str(self._certificate.key_path)
             configuration["tls"] = {"cert_file": certificate, "key_file": key}
@@ -60,9 +66,9 @@ class NatsServer(ServerProcess):
 
 
 @contextmanager
-def nats_server(folder: Path, *, user: str = "", password: str = "", tls: bool = False) -> Iterator[NatsServer]:
+def nats_server(folder: Path, **login: Any) -> Iterator[NatsServer]:
     """A running NATS. Where there is none, the test is skipped loudly, or fails where servers are required."""
-    with running(lambda: NatsServer(folder, user=user, password=password, tls=tls)) as server:
+    with running(lambda: NatsServer(folder, **login)) as server:
         yield server
 
 

@@ -99,7 +99,7 @@ async def test_a_broker_that_is_killed_under_load_loses_nothing_and_the_router_r
             await witness.until_acked(20)
             await _take_away_and_bring_back(place)
             await witness.until_acked(len(outgoing))
-            await _until_settled(app, place, witness)
+            await until_settled(app, place, witness)
             await _until_polls_succeed(app)
             told = {warning.code for warning in app.warnings.list()}
             story = {WarningCode.QUEUE_UNAVAILABLE, WarningCode.QUEUE_RECOVERED}
@@ -123,7 +123,7 @@ async def test_a_broker_that_cannot_be_reached_for_a_while_costs_neither_message
             await asyncio.sleep(AWAY_S)
             await proxy.mend()
             await witness.until_acked(len(outgoing))
-            await _until_settled(app, place, witness)
+            await until_settled(app, place, witness)
             await _until_polls_succeed(app)
             told = {warning.code for warning in app.warnings.list()}
             assert {WarningCode.QUEUE_UNAVAILABLE, WarningCode.QUEUE_RECOVERED} <= told
@@ -162,7 +162,7 @@ async def _until_polls_succeed(app: App) -> None:
             await asyncio.sleep(0.1)
 
 
-async def _until_settled(app: App, place: Place, witness: Witness) -> None:
+async def until_settled(app: App, place: Place, witness: Witness) -> None:
     """Until nothing more comes: what was delivered but not acked before the broker went is shown again."""
     arrivals = -1
     while arrivals != witness.arrivals or len(app.tracker):

@@ -1,10 +1,11 @@
+import math
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 
 from flowcatalyst.routing.pool import Pool
-from flowcatalyst.routing.room_shares import Claim, RoomShares
+from flowcatalyst.routing.room_shares import HEEDED_S, Claim, RoomShares
 
 
 @dataclass(eq=False)
@@ -21,10 +22,10 @@ class Fixture:
         self.shares = RoomShares()
 
     def left(self, owner: str, *pools: Room, now: float = NOW) -> int:
-        return self.shares.left(owner, cast("list[Pool]", list(pools)), now)
+        return min(self.shares.left(owner, cast("list[Pool]", list(pools)), now))
 
-    def claim(self, owner: str, *pools: Room, messages: int, until: float = NOW + 1) -> Claim:
-        return self.shares.claim(owner, cast("list[Pool]", list(pools)), messages, until)
+    def claim(self, owner: str, *pools: Room, messages: int, brought: float = math.inf) -> Claim:
+        return self.shares.claim(owner, cast("list[Pool]", list(pools)), messages, brought, NOW)
 
     def wait(self, owner: str, *pools: Room) -> None:
         self.shares.wait(owner, cast("list[Pool]", list(pools)))
@@ -61,9 +62,38 @@ def test_a_released_claim_is_left_again_and_a_second_release_changes_nothing(roo
 
 def test_a_claim_lapses_for_others_but_not_for_its_owner(room: Fixture) -> None:
     pool = Room(10)
-    room.claim(A, pool, messages=10, until=NOW + 1)
-    assert (room.left(B, pool, now=NOW + 0.9), room.left(B, pool, now=NOW + 1)) == (0, 10)
+    room.claim(A, pool, messages=10)
+    soon, later = NOW + HEEDED_S - 0.01, NOW + HEEDED_S
+    assert (room.left(B, pool, now=soon), room.left(B, pool, now=later)) == (0, 10)
     assert room.left(A, pool, now=NOW + 1000) == 0
+
+
+def test_others_heed_a_claim_only_up_to_what_the_poll_before_it_brought(room: Fixture) -> None:
+    pool = Room(50)
+    room.claim(A, pool, messages=40, brought=3)
+    room.claim(B, pool, messages=5, brought=0)
+    assert (room.left(C, pool), room.left(B, pool), room.left(A, pool)) == (47, 42, 10)
+
+
+def test_who_has_a_claim_does_not_wait_for_another_turn(room: Fixture) -> None:
+    pool = Room(10)
+    room.claim(A, pool, messages=10, brought=0)
+    room.wait(A, pool)
+    assert room.left(B, pool) == 10
+
+
+def test_a_wish_for_many_is_heeded_for_a_while(room: Fixture) -> None:
+    pool = Room(12)
+    room.shares.wait(A, cast("list[Pool]", [pool]), 10, NOW + 1)
+    assert (room.left(B, pool), room.left(B, pool, now=NOW + 1)) == (2, 12)
+
+
+def test_who_waits_for_another_pool_now_keeps_its_place(room: Fixture) -> None:
+    first, second = Room(0), Room(1)
+    room.wait(A, first)
+    room.wait(B, second)
+    room.wait(A, second)
+    assert (room.left(A, second), room.left(B, second)) == (1, 0)
 
 
 def test_who_waits_longer_comes_first(room: Fixture) -> None:
@@ -82,12 +112,6 @@ def test_who_waits_for_another_pool_comes_before_nobody_here(room: Fixture) -> N
     pool, other = Room(1), Room(0)
     room.wait(B, other)
     assert room.left(A, pool) == 1
-
-
-def test_without_pools_one_poll_of_a_queue_may_ask_for_one(room: Fixture) -> None:
-    assert room.left(A) == 1
-    room.claim(A, messages=1)
-    assert (room.left(A), room.left(B)) == (0, 1)
 
 
 def test_a_queue_that_is_forgotten_claims_nothing_and_waits_for_nothing(room: Fixture) -> None:

@@ -1,6 +1,7 @@
 """Consumer: the one poll loop for all queues."""
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final, Protocol
@@ -66,7 +67,7 @@ class Consumer:
         self._kept_for: dict[str, Pool] = {}  # whose room each of these waits for
         self._stop_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pause_s = 0.0
-        self._brings = True  # the latest poll brought something, or nothing is known yet
+        self._brought = math.inf  # by the latest poll; infinite: all that was asked for, or nothing is known yet
         self._trouble_since = 0.0  # monotonic
         self._advised: Sequence[str] = ()  # what was passed on since the queue recovered
 
@@ -101,9 +102,11 @@ class Consumer:
         mine = self.restarts
         while self._goes_on(mine):
             claim = await self._wait_for_room()
-            if self._goes_on(mine):
-                await self._poll_safely(claim, mine)
-            self._shares.release(claim)
+            try:
+                if self._goes_on(mine):
+                    await self._poll_safely(claim, mine)
+            finally:
+                self._shares.release(claim)
         if self._stop_asked.done():
             self._shares.forget(self)
             self._give_back(delivery for kept in self._kept.values() for delivery in kept)
@@ -203,49 +206,67 @@ class Consumer:
 
     async def _wait_for_room(self) -> Claim:
         """Claim as much as the pools this queue feeds have room for."""
-        pools = self._router.pools
         self._look_after_kept()
         while self.kept_count >= self._queue.capabilities.max_batch:
             await self._first_of([self._router.pool_of(kept[0]).room_future() for kept in self._kept.values()], None)
             if self._stop_asked.done():
                 break
             self._look_after_kept()
-        fed = [pools[code] for code in self._fed if code in pools]
+        fed, _ = self._pools()
         if fed and not any(pool.room for pool in fed):
             self._shares.wait(self, fed)
             await self._first_of([pool.room_future() for pool in fed], FULL_POOL_PATIENCE_S)
-        everyone = list(pools.values())
-        if everyone and not any(pool.room for pool in everyone):
-            await self._first_of([pool.room_future() for pool in everyone], None)
         if self._queue.capabilities.whole_batches:
-            await self._wait_for_a_whole_batch(fed or everyone)
-        return await self._share_of_room(fed, everyone)
+            await self._wait_for_a_whole_batch()
+        return await self._share_of_room()
 
-    async def _share_of_room(self, fed: Sequence[Pool], everyone: Sequence[Pool]) -> Claim:
+    def _pools(self) -> tuple[list[Pool], list[Pool]]:
+        """Those that took the last batch, and all of them."""
+        pools = self._router.pools
+        return [pools[code] for code in self._fed if code in pools], list(pools.values())
+
+    async def _share_of_room(self) -> Claim:
         """What has room besides that which other polls may bring: else one of them would be refused."""
         while not self._stop_asked.done():
+            fed, everyone = self._pools()  # anew: a reload may have changed them meanwhile
             pools = _with_room(fed) or _with_room(everyone)
             if everyone and not pools and not any(pool.draining for pool in everyone):  # another poll was faster
                 self._shares.wait(self, everyone)
-                await self._first_of([pool.room_future() for pool in everyone], None)
-            elif (left := self._shares.left(self, pools, self._clock.monotonic())) > 0:
+                await self._first_of([pool.room_future() for pool in everyone], FULL_POOL_PATIENCE_S)
+            elif (left := self._left(pools, fed)) > 0:
                 return self._claim(pools, left)
+            elif self._shares.has_claim(self):  # by another poll loop of this queue: not a wait for room
+                await self._pause(OTHER_POLLS_LOOK_S)
             else:
                 self._shares.wait(self, pools)
                 await self._first_of([self._shares.changed()], OTHER_POLLS_LOOK_S)
         return self._claim((), 1)
 
-    def _claim(self, pools: Sequence[Pool], most: int) -> Claim:
-        now = self._clock.monotonic()
-        heeded_until = now + HEEDED_S if self._brings else now
-        return self._shares.claim(self, pools, min(self._queue.capabilities.max_batch, most), heeded_until)
+    def _left(self, pools: Sequence[Pool], fed: Sequence[Pool]) -> int:
+        """How much to ask for. So little that the pools it feeds take it; while they are full, so much that it finds
+        what it has for others behind that.
+        """
+        left = self._shares.left(self, pools, self._clock.monotonic())
+        if not left:
+            return 0 if self._shares.has_claim(self) else 1
+        return max(left) if fed and pools[0] not in fed else min(left)
 
-    async def _wait_for_a_whole_batch(self, pools: Sequence[Pool]) -> None:
+    def _claim(self, pools: Sequence[Pool], most: int) -> Claim:
+        messages = min(self._queue.capabilities.max_batch, most)
+        return self._shares.claim(self, pools, messages, self._brought, self._clock.monotonic())
+
+    async def _wait_for_a_whole_batch(self) -> None:
         """Until a batch fits; not for long, since messages that wait for an endpoint may keep the room for hours."""
-        wanted = min([self._queue.capabilities.max_batch, *(pool.limits.effective_capacity for pool in pools)])
-        give_up_at = self._clock.monotonic() + WHOLE_BATCH_PATIENCE_S
+        fed, everyone = self._pools()
+        pools = fed or everyone
+        capacity = min((pool.limits.effective_capacity for pool in pools), default=0)
+        wanted = min(self._queue.capabilities.max_batch, capacity)
+        kept_free = int(min(wanted, capacity // 2, self._brought))  # by the others; no pool should run dry for it
+        now = self._clock.monotonic()
+        give_up_at = now + WHOLE_BATCH_PATIENCE_S
+        self._shares.wait(self, pools, kept_free, now + HEEDED_S)
         while (
-            self._shares.left(self, _with_room(pools), self._clock.monotonic()) < wanted
+            min(self._shares.left(self, _with_room(pools), self._clock.monotonic()), default=0) < wanted
             and self._clock.monotonic() < give_up_at
             and not self._stop_asked.done()
         ):
@@ -256,6 +277,7 @@ class Consumer:
             batch = await self._queue.receive(claim.messages, self._queue.capabilities.long_poll_s)
         except QueueUnavailableError as error:
             self._shares.release(claim)
+            self._brought = 0
             text = f"queue {self._queue.name} cannot be read: {error}"
             self._warnings.add(WarningCode.QUEUE_UNAVAILABLE, Severity.ERROR, text, "consumer")
             log.warning("poll_failed", action="poll_failed", queue=self._queue.name, error=str(error))
@@ -263,7 +285,7 @@ class Consumer:
             await self._pause_longer()
             return []
         self._shares.release(claim)  # what it brought is routed before anybody else looks
-        self._brings = bool(batch)
+        self._brought = len(batch) if len(batch) < claim.messages else math.inf
         self._pause_s = 0.0
         self.last_poll_at = self._clock.monotonic()
         if self.trouble:

@@ -22,6 +22,7 @@ BROKER_TESTS = {
 SHARED_PREPARATION = {"mutants_test.py", "schema_fuzz_test.py", "seeds_test.py"}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """`make test` runs tests side by side, those of brokers by themselves: many at once, since they mostly wait.
 

@@ -359,6 +359,26 @@ def test_seeded_ids_carry_their_place(command: Command, groups: str, made: set[s
 
 
 @pytest.mark.parametrize(
+    ("settings", "router"),
+    [
+        ("port = 9090", "http://127.0.0.1:9090"),
+        ('host = "::1"', "http://[::1]:8080"),
+    ],
+)
+def test_seeded_messages_go_to_the_router_of_the_settings(command: Command, settings: str, router: str) -> None:
+    (command.folder / "flowcatalyst.toml").write_text(settings)
+    command.works("seed", "--count", 1)
+    [message] = command.pointers("default")
+    assert message.mediation_target == f"{router}/api/test/fast"
+
+
+def test_where_the_port_is_any_free_one_the_router_has_to_be_named(command: Command) -> None:
+    (command.folder / "flowcatalyst.toml").write_text("port = 0")
+    assert "name the router with --router" in command.misused("seed", "--count", "1")
+    command.works("seed", "--count", 1, "--target", TARGET)
+
+
+@pytest.mark.parametrize(
     ("args", "why"),
     [
         (["--count", "0"], "--count"),

@@ -20,7 +20,6 @@ from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.seeding import CHUNK, RANDOM, GroupMode, Seed, targets_of
 
 MAX_GROUPS: Final = 1_000_000  # each is remembered
-DEFAULT_ROUTER: Final = "http://127.0.0.1:8080"
 DEFAULT_ENDPOINT: Final = "fast"
 
 
@@ -35,7 +34,8 @@ def seed(
         str | None, typer.Option(metavar="URL", help="Where to deliver them, instead of the built-in receivers")
     ] = None,
     router: Annotated[
-        str | None, typer.Option(metavar="URL", help=f"Router whose receivers to use  [default: {DEFAULT_ROUTER}]")
+        str | None,
+        typer.Option(metavar="URL", help="Router whose receivers to use  [default: the one of these settings]"),
     ] = None,
     endpoint: Annotated[
         str | None, typer.Option(help=f"Which of its receivers, or {RANDOM}  [default: {DEFAULT_ENDPOINT}]")
@@ -50,11 +50,12 @@ def seed(
         raise typer.BadParameter("an --endpoint is the name of a receiver: name a URL with --target")
     settings = load_settings(config, data_dir=data_dir)
     chosen = choose_queue(settings, queue, uri)
+    router_url = "" if target else (router or _router_of(settings)).rstrip("/")
     ids = IdSource(SystemClock())
     sowing = Seed(
         run=ids.tsid(),
         queues=[chosen.name],
-        targets=_targets(target or endpoint or DEFAULT_ENDPOINT, (router or DEFAULT_ROUTER).rstrip("/")),
+        targets=_targets(target or endpoint or DEFAULT_ENDPOINT, router_url),
         groups=_groups(groups),
         ids=ids,
     )
@@ -79,6 +80,15 @@ def _groups(text: str) -> GroupMode | int:
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MAX_GROUPS):
         raise typer.BadParameter(f"--groups is a number from 1 to {MAX_GROUPS:,}, or {', '.join(GroupMode)}")
     return int(text)
+
+
+def _router_of(settings: Settings) -> str:
+    """Where a router with these settings serves its receivers, as seen from here."""
+    if settings.port == 0:
+        raise typer.BadParameter("the port of these settings is 0, any free one: name the router with --router")
+    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - it binds nothing
+    host = everywhere.get(settings.host, settings.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
 
 
 def _targets(endpoint: str, router_url: str) -> list[str]:

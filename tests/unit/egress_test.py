@@ -3,7 +3,8 @@ import socket
 import pytest
 
 from flowcatalyst.delivery.contract import Target, parse_target
-from flowcatalyst.delivery.egress import Address, EgressGuard, Resolver, address_is_public
+from flowcatalyst.delivery.egress import EgressGuard, Resolver, address_is_public
+from flowcatalyst.delivery.resolver import Address
 from flowcatalyst.errors import ConfigurationError, ConnectError, TargetRefusedError
 
 V4, V6 = int(socket.AF_INET), int(socket.AF_INET6)

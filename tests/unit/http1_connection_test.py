@@ -5,8 +5,9 @@ from typing import cast
 
 import pytest
 
-from flowcatalyst.delivery.http1_connection import Connection
+from flowcatalyst.delivery.http1_connection import Connection, NotSentError
 from flowcatalyst.errors import ConnectionBrokenError
+from tests.support.http_servers import reply
 
 RESPONSE = b"HTTP/1.1 408 Too late\r\nContent-Length: 0\r\n\r\n"
 
@@ -15,6 +16,7 @@ class Owner:
     def __init__(self) -> None:
         self.to_send: list[Connection] = []
         self.ended = 0
+        self.unasked = 0
 
     def send_soon(self, connection: Connection) -> None:
         self.to_send.append(connection)
@@ -24,6 +26,9 @@ class Owner:
 
     def idle_connection_ended(self, connection: Connection) -> None:
         raise AssertionError("it was not idle")
+
+    def sent_unasked(self) -> None:
+        self.unasked += 1
 
     def connection_opened(self, connection: Connection) -> None: ...
 
@@ -36,6 +41,12 @@ class Wire:
     def __init__(self) -> None:
         self.written = b""
         self.aborted = False
+
+    def get_extra_info(self, name: str) -> "Wire":
+        return self
+
+    def fileno(self) -> int:
+        return 0
 
     def write(self, data: bytes) -> None:
         self.written += data
@@ -51,7 +62,7 @@ class Wire:
 
 
 @pytest.fixture
-async def taken() -> tuple[Connection, Owner, Wire, asyncio.Future[object]]:
+async def taken() -> "Taken":
     """A connection that took a request which is not written yet."""
     owner, wire = Owner(), Wire()
     connection = Connection(owner, "test", asyncio.get_running_loop())
@@ -88,3 +99,30 @@ async def test_a_request_is_written_once_however_often_it_is_sent(taken: Taken) 
     assert wire.written == b"POST"
     connection.data_received(RESPONSE)
     assert answer.done()
+
+
+async def test_a_request_is_not_written_to_a_kept_connection_that_has_unread_bytes(taken: Taken) -> None:
+    connection, owner, wire, answer = taken
+    connection.send()
+    connection.data_received(reply(200))
+    await answer
+    again = connection.start(b"POST again", deadline=1.0)
+    connection.send(has_unread=True)
+    with pytest.raises(NotSentError):
+        await again
+    assert (wire.written, connection.usable, owner.ended, owner.unasked) == (b"POST", False, 2, 0)
+    connection.data_received(reply(200))
+    assert (wire.aborted, owner.unasked) == (True, 1)
+
+
+async def test_a_request_is_not_written_to_a_kept_connection_that_the_server_closed(taken: Taken) -> None:
+    connection, owner, wire, answer = taken
+    connection.send()
+    connection.data_received(reply(200))
+    await answer
+    again = connection.start(b"POST again", deadline=1.0)
+    connection.eof_received()
+    connection.send()
+    with pytest.raises(NotSentError):
+        await again
+    assert (wire.written, wire.aborted, owner.ended, owner.unasked) == (b"POST", True, 2, 0)

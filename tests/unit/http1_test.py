@@ -1,8 +1,9 @@
 import asyncio
 import inspect
+import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -10,9 +11,12 @@ import uvloop
 
 from flowcatalyst.clock import SystemClock
 from flowcatalyst.delivery.contract import MAX_BODY_BYTES, Response, parse_target
-from flowcatalyst.delivery.egress import Address, EgressGuard
+from flowcatalyst.delivery.egress import EgressGuard
 from flowcatalyst.delivery.http1 import Http1Client
 from flowcatalyst.delivery.http1_connection import MAX_HEAD_BYTES
+from flowcatalyst.delivery.http1_pool import REST_EVERY
+from flowcatalyst.delivery.resolver import Address
+from flowcatalyst.delivery.tls import client_context
 from flowcatalyst.errors import ConnectError, ConnectionBrokenError, RequestTimeoutError, TargetRefusedError
 from tests.support.clocks import SetClock
 from tests.support.http_servers import Call, Gate, PrivateCa, RawServer, always, closed_port, in_turn, raw_server, reply
@@ -24,7 +28,7 @@ NEVER_S = 60.0
 
 @asynccontextmanager
 async def client(**options: Any) -> AsyncIterator[Http1Client]:
-    made = Http1Client(**{"guard": ANYWHERE, "clock": SystemClock(), "idle_limit_s": NEVER_S, **options})
+    made = Http1Client(**{"guard": ANYWHERE, "clock": SystemClock(), "idle_limit_s": NEVER_S, "rest_s": 0.0, **options})
     try:
         yield made
     finally:
@@ -124,7 +128,8 @@ async def test_response_without_length_ends_with_its_connection() -> None:
         call.close()
 
     async with raw_server(until_close) as server, client() as http:
-        assert (await post(http, server.url())).body == b"all of it"
+        response = await post(http, server.url())
+        assert (response.body, response.framed) == (b"all of it", False)
         assert repr(http) == "<Http1Client unused>"
 
 
@@ -318,6 +323,111 @@ async def test_unasked_data_closes_an_idle_connection() -> None:
         say_more.set()
         await server.until(lambda server: server.open_connections == 0)
         assert repr(http) == "<Http1Client unused>"
+
+
+async def test_a_second_answer_is_never_taken_for_the_answer_to_the_next_request() -> None:
+    async def answer_twice(call: Call) -> None:
+        await call.send(reply(200, call.path.encode()))
+        await asyncio.sleep(0.001)
+        await call.send(reply(200, call.path.encode()))
+
+    async with raw_server(answer_twice) as server, client(rest_s=NEVER_S) as http:
+        for number in range(40):
+            assert (await post(http, server.url(f"/{number}"))).body == f"/{number}".encode()
+
+
+async def test_a_request_goes_elsewhere_when_its_connection_has_bytes_that_the_loop_did_not_read() -> None:
+    """The bytes arrive after the loop looked for the last time and before the request is written."""
+    clients: list[asyncio.StreamWriter] = []
+
+    async def remember(call: Call) -> None:
+        clients.append(call._writer)
+        await call.send(reply(200, call.path.encode()))
+
+    async with raw_server(remember) as server, client() as http:
+        await post(http, server.url("/first"))
+        [pool] = http._pools.values()
+        [connection] = pool._idle
+        send_all = pool._send_all
+
+        def send_after_more_came() -> None:
+            if len(clients) == 1:
+                clients[0].write(reply(200, b"/first again"))
+                while not select.select([connection.fileno], [], [], 0)[0]:
+                    pass
+            send_all()
+
+        pool._send_all = send_after_more_came  # type: ignore[method-assign]
+        assert (await post(http, server.url("/second"))).body == b"/second"
+    assert (server.connections, len(server.requests)) == (2, 2)
+
+
+async def test_no_connection_is_used_again_before_an_origin_was_quiet_for_a_rest_after_its_first_answer() -> None:
+    clock = SetClock()
+    async with raw_server() as server, client(rest_s=0.005, clock=clock) as http:
+        for _ in range(3):
+            await post(http, server.url())
+        assert (server.connections, counts(http)) == (3, "idle=3 active=0 waiting=0")
+        clock.now += 0.005
+        for _ in range(20):
+            await post(http, server.url())
+        assert (server.connections, counts(http)) == (3, "idle=3 active=0 waiting=0")
+
+
+async def test_connections_rest_now_and_then_however_well_they_are_known() -> None:
+    clock = SetClock()
+    async with raw_server() as server, client(rest_s=0.005, clock=clock) as http:
+        for number in range(REST_EVERY):
+            await post(http, server.url())
+            if number == 0:
+                clock.now += 0.005
+        assert server.connections == 1
+        await post(http, server.url())
+        assert server.connections == 2
+
+
+async def test_a_resting_connection_leaves_its_place_to_who_needs_it() -> None:
+    async with raw_server() as server, client(rest_s=NEVER_S, max_connections_per_origin=1) as http:
+        await post(http, server.url())
+        assert counts(http) == "idle=1 active=0 waiting=0"
+        await asyncio.gather(*(post(http, server.url()) for _ in range(3)))
+        assert counts(http) == "idle=1 active=0 waiting=0"
+    assert (server.connections, len(server.requests)) == (4, 4)
+
+
+async def test_an_origin_that_ever_sent_unasked_data_gets_a_new_connection_for_every_request() -> None:
+    say_more = asyncio.Event()
+
+    async def late_words(call: Call) -> None:
+        await call.send(reply())
+        if call.number == 1:
+            await say_more.wait()
+            await call.send(reply())
+        await call.until_client_is_gone()
+
+    async with raw_server(late_words) as server, raw_server() as other, client() as http:
+        await post(http, server.url())
+        say_more.set()
+        await server.until(lambda server: server.open_connections == 0)
+        for number in range(2, 5):
+            await post(http, server.url())
+            assert repr(http) == "<Http1Client unused>"
+            assert server.connections == number
+        for _ in range(3):
+            await post(http, other.url())
+        assert other.connections == 1
+
+
+async def test_an_empty_line_after_a_body_is_nothing_unasked() -> None:
+    async def careless(call: Call) -> None:
+        await call.send(reply())
+        await call.send(b"\r\n")
+
+    async with raw_server(careless) as server, client() as http:
+        for _ in range(5):
+            await post(http, server.url())
+            await asyncio.sleep(0.002)  # for the line to arrive
+        assert counts(http) == "idle=1 active=0 waiting=0"
 
 
 async def test_answer_before_the_whole_request_was_read_does_not_leave_a_reusable_connection() -> None:
@@ -608,6 +718,20 @@ async def test_deadline_ends_the_wait_for_a_connection() -> None:
         assert repr(http) == "<Http1Client unused>"
 
 
+async def test_a_request_may_have_a_shorter_deadline_than_the_client() -> None:
+    async def silent(call: Call) -> None:
+        await call.until_client_is_gone()
+
+    async with raw_server(silent) as server, client(max_connections_per_origin=1) as http:
+        patient = asyncio.create_task(post(http, server.url()))
+        await server.until(lambda server: len(server.requests) == 1)
+        for url in (server.url(), server.url(host="localhost")):  # waits for a connection; waits for an answer
+            with pytest.raises(RequestTimeoutError):
+                await http.post(parse_target(url), (), b"", SHORT_S)
+        assert not patient.done()
+        patient.cancel()
+
+
 async def test_deadline_covers_the_resolution_of_the_name() -> None:
     async def never(host: str, port: int) -> list[Address]:
         await asyncio.Event().wait()
@@ -661,6 +785,46 @@ async def test_addresses_are_tried_in_order_and_the_name_stays_in_the_host_heade
     assert server.requests[0].headers["host"] == f"shop.test:{server.port}"
 
 
+async def test_an_address_that_does_not_answer_does_not_use_up_the_time_of_the_next_one() -> None:
+    async def two_addresses(host: str, port: int) -> list[Address]:
+        return [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1")]
+
+    guard = EgressGuard(allow_private=True, resolver=two_addresses)
+    async with raw_server() as server, client(guard=guard, connect_timeout_s=10.0) as http:
+        with socket.create_server(("127.0.0.2", server.port), backlog=0), ExitStack() as stack:
+            for _ in range(4):  # then the kernel drops the packets of who wants to connect
+                filler = stack.enter_context(socket.socket())
+                filler.setblocking(False)
+                filler.connect_ex(("127.0.0.2", server.port))
+            assert (await post(http, server.url(host="shop.test"))).status == 200
+            assert counts(http) == "idle=1 active=0 waiting=0"
+
+
+async def test_the_first_address_that_connects_wins_and_the_other_connections_are_closed() -> None:
+    shake_hands = asyncio.Event()
+    authority = PrivateCa()
+
+    async def slow_first(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await shake_hands.wait()
+        writer.close()
+
+    async def two_addresses(host: str, port: int) -> list[Address]:
+        return [(socket.AF_INET, "127.0.0.2"), (socket.AF_INET, "127.0.0.1")]
+
+    guard = EgressGuard(allow_private=True, resolver=two_addresses)
+    tls = authority.server_context("shop.test")
+    async with (
+        raw_server(tls=tls) as server,
+        client(guard=guard, ssl_context=authority.client_context()) as http,
+    ):
+        mute = await asyncio.start_server(slow_first, "127.0.0.2", server.port)  # connects, and never shakes hands
+        assert (await post(http, server.url(host="shop.test"))).status == 200
+        assert counts(http) == "idle=1 active=0 waiting=0"
+        shake_hands.set()
+        mute.close()
+        await mute.wait_closed()
+
+
 async def test_private_address_is_refused_before_any_dial() -> None:
     async with raw_server() as server, client(guard=EgressGuard(allow_private=False)) as http:
         for url in (server.url(), server.url(host="127.1"), server.url(host="localhost")):
@@ -695,6 +859,40 @@ async def test_tls_verifies_and_reuses_the_connection() -> None:
             assert (await post(http, server.url(host="localhost"), body=b"x" * 300_000)).status == 200
         assert counts(http) == "idle=1 active=0 waiting=0"
     assert server.connections == 1
+
+
+async def test_tls_names_the_host_offers_http_1_1_and_resumes_its_session() -> None:
+    authority = PrivateCa()
+    seen: list[tuple[str | None, str | None, bool]] = []
+
+    async def close(call: Call) -> None:
+        tls = call._writer.get_extra_info("ssl_object")
+        seen.append((names[-1], tls.selected_alpn_protocol(), tls.session_reused))
+        await call.send(reply(200, b"", "Connection: close"))
+
+    names: list[str | None] = []
+    server_tls = authority.server_context()
+    server_tls.set_alpn_protocols(["h2", "http/1.1"])
+    server_tls.sni_callback = lambda tls, name, context: names.append(name)
+    ours = client_context()
+    authority.ca.configure_trust(ours)
+    async with raw_server(close, tls=server_tls) as server, client(ssl_context=ours) as http:
+        for _ in range(3):
+            assert (await post(http, server.url(host="localhost"))).status == 200
+        assert (await post(http, server.url(host="127.0.0.1"))).status == 200
+    resumed = [("localhost", "http/1.1", reused) for reused in (False, True, True)]
+    assert seen == [*resumed, (None, "http/1.1", False)]  # an address is no name
+
+
+async def test_a_session_is_not_resumed_with_a_host_that_was_never_verified() -> None:
+    authority, other = PrivateCa(), PrivateCa()
+    ours = client_context()
+    authority.ca.configure_trust(ours)
+    async with raw_server(tls=other.server_context()) as server, client(ssl_context=ours) as http:
+        for _ in range(3):
+            with pytest.raises(ConnectError, match="certificate verify failed"):
+                await post(http, server.url(host="localhost"))
+    assert server.requests == []
 
 
 async def test_certificate_of_an_unknown_authority_is_a_connect_error() -> None:

@@ -1,3 +1,5 @@
+"""What is special about the client on pyreqwest. What all clients promise is in http_client_contract_test."""
+
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,25 +10,23 @@ import pytest
 
 from flowcatalyst.clock import SystemClock
 from flowcatalyst.delivery import http2
-from flowcatalyst.delivery.contract import MAX_BODY_BYTES, Response, parse_target
-from flowcatalyst.delivery.egress import Address, EgressGuard, Resolver
+from flowcatalyst.delivery.contract import Response, parse_target
+from flowcatalyst.delivery.egress import EgressGuard, Resolver
 from flowcatalyst.delivery.http2 import Http2Client
-from flowcatalyst.errors import ConnectError, ConnectionBrokenError, RequestTimeoutError, TargetRefusedError
+from flowcatalyst.delivery.resolver import Address
+from flowcatalyst.errors import ConnectError, ConnectionBrokenError, TargetRefusedError
 from tests.support.clocks import SetClock
 from tests.support.http_servers import (
     Call,
     Gate,
     PrivateCa,
     always,
-    closed_port,
     http2_front,
-    in_turn,
     raw_server,
     reply,
 )
 
 ANYWHERE = EgressGuard(allow_private=True)
-SHORT_S = 0.1
 
 
 @asynccontextmanager
@@ -94,40 +94,6 @@ async def test_http2_carries_many_requests_at_once(nginx: str) -> None:
     assert {call.headers["x-protocol"] for call in server.requests} == {"HTTP/2.0"}
 
 
-async def test_http2_body_beyond_the_cap_is_cut_and_reading_stops(nginx: str) -> None:
-    async def endless(call: Call) -> None:
-        await call.send(b"HTTP/1.1 200 OK\r\n\r\n")
-        while True:
-            await call.send(b"x" * 4096)
-
-    authority = PrivateCa()
-    async with (
-        raw_server(endless) as server,
-        http2_front(nginx, server, authority) as port,
-        client(root_certificates_pem=authority.root_pem) as http,
-    ):
-        response = await post(http, f"https://localhost:{port}/")
-        assert (len(response.body), response.truncated) == (MAX_BODY_BYTES, True)
-        await server.until(lambda server: server.open_connections == 0)
-
-
-async def test_deadline_ends_an_http2_request_without_an_answer(nginx: str) -> None:
-    authority = PrivateCa()
-
-    async def silent(call: Call) -> None:
-        await call.until_client_is_gone()
-
-    async with (
-        raw_server(silent) as server,
-        http2_front(nginx, server, authority) as port,
-        client(root_certificates_pem=authority.root_pem, request_timeout_s=0.5) as http,
-    ):
-        with pytest.raises(RequestTimeoutError):
-            await post(http, f"https://localhost:{port}/")
-        await server.until(lambda server: server.open_connections == 0)
-    assert len(server.requests) == 1
-
-
 # -- HTTP/1.1, by the server's choice -------------------------------------------------------------------------------
 
 
@@ -140,26 +106,6 @@ async def test_server_without_http2_gets_http_1_1() -> None:
         for _ in range(2):
             assert (await post(http, server.url(host="localhost"))).body == b"ok"
     assert (server.connections, len(server.requests)) == (1, 2)
-
-
-async def test_redirect_is_just_a_response() -> None:
-    async with raw_server() as other:
-        script = always(reply(307, b"", f"Location: {other.url()}"))
-        async with raw_server(script) as server, client() as http:
-            assert (await post(http, server.url())).status == 307
-        assert other.connections == 0
-
-
-async def test_compressed_body_is_not_touched() -> None:
-    async with raw_server(always(reply(200, b"\x1f\x8b!", "Content-Encoding: gzip"))) as server, client() as http:
-        assert (await post(http, server.url())).body == b"\x1f\x8b!"
-
-
-@pytest.mark.parametrize(("size", "truncated"), [(MAX_BODY_BYTES, False), (MAX_BODY_BYTES + 1, True)])
-async def test_body_is_read_to_the_cap(size: int, truncated: bool) -> None:
-    async with raw_server(always(reply(200, b"x" * size))) as server, client() as http:
-        response = await post(http, server.url())
-    assert (len(response.body), response.truncated) == (MAX_BODY_BYTES, truncated)
 
 
 async def test_proxy_of_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,72 +145,6 @@ async def test_request_that_may_have_arrived_is_broken_and_never_sent_twice(
     assert len(server.requests) == 1
 
 
-async def test_request_on_a_reused_connection_that_dies_is_never_sent_twice() -> None:
-    async with raw_server(in_turn(always(reply()), close, always(reply()))) as server, client() as http:
-        await post(http, server.url())
-        with pytest.raises(ConnectionBrokenError):
-            await post(http, server.url())
-    assert len(server.requests) == 2
-
-
-async def test_deadline_ends_a_dripping_body_and_its_connection() -> None:
-    async def drip(call: Call) -> None:
-        await call.send(b"HTTP/1.1 200 OK\r\n\r\n")
-        while True:
-            await call.send(b"x")
-            await asyncio.sleep(0.005)
-
-    async with raw_server(drip) as server, client(request_timeout_s=SHORT_S) as http:
-        with pytest.raises(RequestTimeoutError):
-            await post(http, server.url())
-        await server.until(lambda server: server.open_connections == 0)
-
-
-async def test_deadline_covers_the_resolution_of_the_name() -> None:
-    async def never(host: str, port: int) -> list[Address]:
-        await asyncio.Event().wait()
-        return []
-
-    guard = EgressGuard(allow_private=True, resolver=never)
-    async with client(guard=guard, request_timeout_s=SHORT_S) as http:
-        with pytest.raises(RequestTimeoutError):
-            await post(http, "https://slow.test/")
-
-
-async def test_connect_timeout_ends_a_connect_that_hangs() -> None:
-    async def mute(call: Call) -> None:
-        await call.until_client_is_gone()
-
-    async with raw_server(greeting=mute) as server, client(connect_timeout_s=SHORT_S) as http:
-        with pytest.raises(ConnectError):
-            await post(http, f"https://127.0.0.1:{server.port}/")
-
-
-async def test_refused_connection_is_a_connect_error() -> None:
-    async with client() as http:
-        with pytest.raises(ConnectError, match="refused"):
-            await post(http, f"http://127.0.0.1:{closed_port()}/")
-        assert repr(http) == "<Http2Client unused>"
-
-
-async def test_certificate_of_an_unknown_authority_is_a_connect_error() -> None:
-    async with raw_server(tls=PrivateCa().server_context()) as server, client() as http:
-        with pytest.raises(ConnectError, match="invalid peer certificate"):
-            await post(http, server.url(host="localhost"))
-    assert server.requests == []
-
-
-async def test_certificate_for_another_name_is_a_connect_error() -> None:
-    authority = PrivateCa()
-    async with (
-        raw_server(tls=authority.server_context("other.test")) as server,
-        client(root_certificates_pem=authority.root_pem) as http,
-    ):
-        with pytest.raises(ConnectError, match="certificate not valid for name"):
-            await post(http, server.url(host="localhost"))
-    assert server.requests == []
-
-
 async def test_every_certificate_of_a_bundle_is_trusted() -> None:
     one, two = PrivateCa(), PrivateCa()
     for authority in (one, two):
@@ -275,45 +155,7 @@ async def test_every_certificate_of_a_bundle_is_trusted() -> None:
             assert (await post(http, server.url(host="localhost"))).status == 200
 
 
-@pytest.mark.parametrize(("name", "value"), [("X-A", "a\r\nX-B: b"), ("X A", "a"), ("Content-Length", "0")])
-async def test_header_that_could_change_the_request_is_refused(name: str, value: str) -> None:
-    async with raw_server() as server, client() as http:
-        with pytest.raises(TargetRefusedError):
-            await post(http, server.url(), (name, value))
-    assert server.connections == 0
-
-
-async def test_cancelled_request_stops_waiting_and_the_client_goes_on() -> None:
-    gate = Gate()
-    async with raw_server(in_turn(gate, always(reply()))) as server, client() as http:
-        task = asyncio.create_task(post(http, server.url()))
-        await server.until(lambda server: len(server.requests) == 1)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert task.cancelled()
-        assert (await post(http, server.url())).status == 200
-
-
-async def test_close_fails_what_is_on_its_way() -> None:
-    async with raw_server(Gate()) as server, client() as http:
-        task = asyncio.create_task(post(http, server.url()))
-        await server.until(lambda server: len(server.requests) == 1)
-        await http.close()
-        with pytest.raises(ConnectionBrokenError):
-            await task
-        with pytest.raises(ConnectError, match="closed"):
-            await post(http, server.url())
-
-
 # -- the address really dialled -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "0x7f.1", "2130706433", "localhost"])
-async def test_private_address_is_refused_before_any_dial(host: str) -> None:
-    async with raw_server() as server, client(guard=EgressGuard(allow_private=False)) as http:
-        with pytest.raises(TargetRefusedError, match="not a public address"):
-            await post(http, server.url(host=host))
-    assert server.connections == 0
 
 
 async def test_name_is_dialled_at_the_checked_address_only() -> None:

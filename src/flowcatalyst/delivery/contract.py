@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import AddressValueError, IPv6Address
 from typing import Final, Protocol
 from urllib.parse import SplitResult, urlsplit
@@ -12,7 +13,6 @@ from flowcatalyst.errors import TargetRefusedError
 MAX_BODY_BYTES: Final = 64 * 1024  # of a response: what follows is never read
 
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-_MAX_CACHED_TARGETS: Final = 4096
 _MAX_CACHED_HEADER_NAMES: Final = 1024
 # A name is letters, digits, dots, dashes and underscores. In particular no "%": some URL parsers decode it, so that
 # the host one of them checks would not be the host another one dials.
@@ -53,47 +53,64 @@ class Target:
         return (self.scheme, self.host, self.port)
 
 
+@dataclass(slots=True, frozen=True)
+class Content:
+    """What a response says of its body, and how the body ended."""
+
+    type: str = ""  # Content-Type, in lower case
+    coding: str = ""  # content and transfer codings that have to be undone before the body can be read
+    truncated: bool = False  # longer than what is read
+    framed: bool = True  # False: it ended with its connection, which may have come too early
+
+
+WHOLE: Final = Content()
+_NO_CODINGS: Final = ("", "identity", "chunked")
+
+
 @dataclass(slots=True)
 class Response:
-    """A response, its body read to `MAX_BODY_BYTES` at most."""
+    """A response, its body read to the client's cap at most."""
 
     status: int
     headers: list[tuple[bytes, bytes]]  # names in lower case
     body: bytes
     truncated: bool = False
+    framed: bool = True
 
     def header(self, name: str) -> str | None:
         """The first value of a header; its name in any case."""
         wanted = name.lower().encode("latin-1")
         return next((value.decode("latin-1") for key, value in self.headers if key == wanted), None)
 
+    def content(self) -> Content:
+        content_type, codings = "", []
+        for name, value in self.headers:
+            if name == b"content-type":
+                content_type = value.decode("latin-1").lower()
+            elif name in (b"content-encoding", b"transfer-encoding"):
+                words = (word.strip() for word in value.decode("latin-1").lower().split(","))
+                codings += [word for word in words if word not in _NO_CODINGS]
+        return Content(content_type, ", ".join(codings), self.truncated, self.framed)
+
 
 class HttpClient(Protocol):
     """Sends each request at most once and returns any response, whatever its status.
 
+    `timeout_s` is the total deadline of one request where it should be shorter than the client's own.
+
     Raises `ConnectError`, `ConnectionBrokenError`, `RequestTimeoutError` or `TargetRefusedError`.
     """
 
-    async def post(self, target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> Response: ...
+    async def post(
+        self, target: Target, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float | None = None
+    ) -> Response: ...
 
     async def close(self) -> None: ...
 
 
-_targets: dict[str, Target] = {}
-
-
+@lru_cache(maxsize=4096)
 def parse_target(url: str) -> Target:
     """The parts of an absolute http(s) URL, or `TargetRefusedError` with the reason it cannot be called."""
-    target = _targets.get(url)
-    if target is None:
-        target = _parse(url)
-        if len(_targets) >= _MAX_CACHED_TARGETS:
-            _targets.clear()
-        _targets[url] = target
-    return target
-
-
-def _parse(url: str) -> Target:
     # Checked before urlsplit, which silently removes tabs and newlines.
     if not (url.isascii() and url.isprintable()) or " " in url or "\\" in url:
         raise TargetRefusedError("target has spaces, backslashes, control or non-ASCII characters: percent-encode them")

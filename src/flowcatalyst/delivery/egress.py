@@ -4,15 +4,14 @@ A name is resolved here, its addresses are checked here, and the clients dial ex
 that resolves to something else a moment later changes nothing.
 """
 
-import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
+from flowcatalyst.delivery.resolver import Address, SystemResolver
 from flowcatalyst.errors import ConfigurationError, ConnectError, TargetRefusedError
 
-Address = tuple[int, str]  # address family, numeric address
 Resolver = Callable[[str, int], Awaitable[list[Address]]]
 
 ALLOW_PRIVATE_SETTING: Final = "egress.allow_private"
@@ -69,20 +68,14 @@ def _unwrapped(address: str) -> IPv4Address | IPv6Address:
     return mapped or parsed
 
 
-async def system_resolver(host: str, port: int) -> list[Address]:
-    """The addresses the operating system knows for a host, in its order of preference."""
-    infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [(family, str(sockaddr[0])) for family, _, _, _, sockaddr in infos]
-
-
 class EgressGuard:
     """Resolves hosts and lets only permitted addresses out."""
 
     def __init__(
-        self, allow_private: bool, allowed_networks: Sequence[str] = (), resolver: Resolver = system_resolver
+        self, allow_private: bool, allowed_networks: Sequence[str] = (), resolver: Resolver | None = None
     ) -> None:
         self._allow_private = allow_private
-        self._resolver = resolver
+        self._resolver = resolver or SystemResolver()
         try:
             self._allowed_networks = tuple(ip_network(network) for network in allowed_networks)
         except ValueError as error:
@@ -102,7 +95,7 @@ class EgressGuard:
     async def _look_up(self, host: str, port: int) -> list[Address]:
         try:
             found = await self._resolver(host, port)
-        except (OSError, UnicodeError) as error:  # UnicodeError: a label that is empty or too long
+        except OSError as error:
             raise ConnectError(f"{host} cannot be resolved: {error}") from None
         if not found:
             raise ConnectError(f"{host} cannot be resolved: it has no address")

@@ -6,21 +6,32 @@ speaks the protocol. Nothing else may know their insides.
 
 import asyncio
 import ssl
-from collections.abc import Sequence
-from typing import Final
+from collections import OrderedDict
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
+
+import structlog
 
 from flowcatalyst.clock import Clock
-from flowcatalyst.delivery.contract import Origin, Response, Target
+from flowcatalyst.delivery.contract import MAX_BODY_BYTES, Origin, Response, Target
 from flowcatalyst.delivery.egress import EgressGuard
-from flowcatalyst.delivery.http1_connection import Connection, encode_request
-from flowcatalyst.delivery.http1_pool import OriginPool
+from flowcatalyst.delivery.http1_connection import Connection, NotSentError, encode_request
+from flowcatalyst.delivery.http1_pool import OriginPool, PoolLimits
+from flowcatalyst.delivery.tls import system_context
 from flowcatalyst.errors import ConnectError, RequestTimeoutError
 
 DEFAULT_MAX_CONNECTIONS: Final = 1024
+MAX_DISTRUSTED: Final = 4096
+NEXT_ADDRESS_S: Final = 0.25  # after which the next address of a host is tried beside the first (RFC 8305)
+
+log = structlog.get_logger("flowcatalyst.http1")
 
 
 class Http1Client:
-    """Posts over HTTP/1.1. One total deadline covers waiting for a connection, connecting, headers and body."""
+    """Speaks HTTP/1.1, over TLS too.
+
+    One total deadline covers waiting for a connection, connecting, headers and body.
+    """
 
     def __init__(
         self,
@@ -30,36 +41,50 @@ class Http1Client:
         connect_timeout_s: float = 30.0,
         request_timeout_s: float = 900.0,
         max_connections_per_origin: int = DEFAULT_MAX_CONNECTIONS,
+        max_body_bytes: int = MAX_BODY_BYTES,
         idle_limit_s: float = 4.0,
+        rest_s: float = 0.005,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self._guard = guard
         self._clock = clock
         self._connect_timeout_s = connect_timeout_s
         self._request_timeout_s = request_timeout_s
-        self._max_connections_per_origin = max_connections_per_origin
-        self._idle_limit_s = idle_limit_s
+        self._limits = PoolLimits(max_connections_per_origin, max_body_bytes, idle_limit_s, rest_s)
         self._ssl_context = ssl_context
         self._pools: dict[Origin, OriginPool] = {}
+        self._sent_unasked: OrderedDict[Origin, None] = OrderedDict()  # never trusted with a kept connection again
         self._closed = False
 
     def __repr__(self) -> str:
         return f"<Http1Client {', '.join(map(repr, self._pools.values())) or 'unused'}>"
 
-    async def post(self, target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> Response:
-        request = encode_request(target, headers, body)
+    def post(
+        self, target: Target, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, Response]:
+        return self._exchange(target, encode_request(target, headers, body), timeout_s)
+
+    def get(
+        self, target: Target, headers: Sequence[tuple[str, str]], timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, Response]:
+        return self._exchange(target, encode_request(target, headers, b"", "GET"), timeout_s)
+
+    async def _exchange(self, target: Target, request: bytes, timeout_s: float | None) -> Response:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._request_timeout_s
-        pool = self._pools.get(target.origin) or self._open_pool(target, loop)
-        connection = pool.take_idle() or await self._obtain(pool, target, deadline)
-        # Once handed to a connection, a request is never given to another one: the server may have acted on it.
-        answer = connection.start(request, deadline)
-        pool.watch(deadline)
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            connection.abandon(answer)
-            raise
+        deadline = loop.time() + min(timeout_s or self._request_timeout_s, self._request_timeout_s)
+        while True:
+            pool = self._pools.get(target.origin) or self._open_pool(target, loop)
+            connection = pool.take_idle() or await self._obtain(pool, target, deadline)
+            answer = connection.start(request, deadline)
+            pool.watch(deadline)
+            try:
+                return await answer
+            except NotSentError:
+                continue
+            except asyncio.CancelledError:
+                connection.abandon(answer)
+                raise
+            # Otherwise the server may have acted on the request: it is never given to another connection.
 
     async def close(self) -> None:
         """Close every connection; requests on the way fail."""
@@ -78,13 +103,26 @@ class Http1Client:
         origin = target.origin
         pool = self._pools[origin] = OriginPool(
             f"{target.scheme}://{target.authority}",
-            self._max_connections_per_origin,
-            self._idle_limit_s,
+            self._limits,
             self._clock,
             loop,
+            reuses=origin not in self._sent_unasked,
+            on_unasked=lambda: self._distrust(origin),
             on_unused=lambda: self._forget_pool(origin, pool),
         )
         return pool
+
+    def _distrust(self, origin: Origin) -> None:
+        if origin not in self._sent_unasked:
+            log.warning(
+                "unasked_data",
+                action="unasked_data",
+                origin=f"{origin[0]}://{origin[1]}:{origin[2]}",
+                consequence="its connections are no longer kept: an answer could be taken for that of another message",
+            )
+        self._sent_unasked[origin] = None
+        if len(self._sent_unasked) > MAX_DISTRUSTED:
+            self._sent_unasked.popitem(last=False)
 
     def _forget_pool(self, origin: Origin, pool: OriginPool) -> None:
         if self._pools.get(origin) is pool:
@@ -108,15 +146,35 @@ class Http1Client:
     async def _connect(self, pool: OriginPool, target: Target) -> Connection:
         try:
             async with asyncio.timeout(self._connect_timeout_s):
-                addresses = await self._guard.resolve(target.host, target.port)
-                failures = []
-                for _, address in addresses:
-                    try:
-                        return await self._dial(pool, target, address)
-                    except (OSError, ValueError) as error:  # ValueError: TLS cannot verify such a host name
-                        failures.append(f"{address}: {error}")
+                addresses = [address for _, address in await self._guard.resolve(target.host, target.port)]
+                return await self._dial_first(pool, target, addresses)
         except TimeoutError:
             raise ConnectError(f"{pool.label} did not connect in {self._connect_timeout_s:g} s") from None
+
+    async def _dial_first(self, pool: OriginPool, target: Target, addresses: list[str]) -> Connection:
+        """The first connection that comes about. An address that takes its time does not keep the next one waiting."""
+        failures: list[str] = []
+        dials: dict[asyncio.Task[Connection], str] = {}
+        try:
+            while addresses or dials:
+                if addresses:
+                    address = addresses.pop(0)
+                    dials[asyncio.get_running_loop().create_task(self._dial(pool, target, address))] = address
+                done, _ = await asyncio.wait(
+                    dials, timeout=NEXT_ADDRESS_S if addresses else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                for dial in done:
+                    error = dial.exception()
+                    if error is None:
+                        del dials[dial]
+                        return dial.result()
+                    if not isinstance(error, OSError | ValueError):  # ValueError: TLS cannot verify such a host name
+                        raise error
+                    failures.append(f"{dials.pop(dial)}: {error}")
+        finally:
+            for dial in dials:
+                dial.cancel()
+                dial.add_done_callback(_discard_loser)
         raise ConnectError(f"{pool.label} cannot be reached ({'; '.join(failures)})")
 
     async def _dial(self, pool: OriginPool, target: Target, address: str) -> Connection:
@@ -125,7 +183,7 @@ class Http1Client:
             pool.new_connection,
             address,
             target.port,
-            ssl=self._tls() if secure else None,
+            ssl=(self._ssl_context or system_context()) if secure else None,
             server_hostname=target.host.rstrip(".") if secure else None,
         )
         if self._closed:
@@ -135,9 +193,7 @@ class Http1Client:
             raise ConnectionResetError("the server closed the connection at once")
         return connection
 
-    def _tls(self) -> ssl.SSLContext:
-        # Made when first needed: reading the system's certificates takes a while.
-        if self._ssl_context is None:
-            self._ssl_context = ssl.create_default_context()
-            self._ssl_context.set_alpn_protocols(["http/1.1"])
-        return self._ssl_context
+
+def _discard_loser(dial: asyncio.Task[Connection]) -> None:
+    if not dial.cancelled() and dial.exception() is None:
+        dial.result().discard()

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, Protocol, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -11,38 +12,34 @@ from flowcatalyst.delivery.contract import MAX_BODY_BYTES, Response, Target, che
 from flowcatalyst.errors import ConnectionBrokenError, DeliveryError, RequestTimeoutError
 
 MAX_HEAD_BYTES: Final = 64 * 1024  # status line and headers, interim responses included
-# Everything a response may take on the wire, so that endless trailers or chunk extensions end too. A body that comes
-# in chunks of one byte needs six bytes for each.
-MAX_WIRE_BYTES: Final = MAX_HEAD_BYTES + 8 * MAX_BODY_BYTES
+# What a response may take on the wire for each byte of its body, so that endless trailers or chunk extensions end too:
+# a body that comes in chunks of one byte needs six bytes for each.
+WIRE_BYTES_PER_BODY_BYTE: Final = 8
 # A server that promises to wait N seconds counts from when it sent the response; we would count from later.
 KEEP_ALIVE_MARGIN_S: Final = 0.5
 NO_DEADLINE: Final = float("inf")
+UNREAD_LIMIT_S: Final = 1.0  # how long a connection stays open to find out what it has to say unasked
 
 _KEEP_ALIVE_TIMEOUT: Final = re.compile(rb"\btimeout\s*=\s*(\d{1,9})\b", re.IGNORECASE)
 
 
-# Senders use few different sets of headers over and over: those of the last ones, checked and joined.
-_MAX_CACHED_HEADERS: Final = 1024
-_header_lines: dict[tuple[tuple[str, str], ...], str] = {}
-
-
-def encode_request(target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> bytes:
+def encode_request(target: Target, headers: Sequence[tuple[str, str]], body: bytes, method: str = "POST") -> bytes:
     """The whole request as it goes over the wire. `TargetRefusedError` if a header cannot be sent."""
-    given = tuple(headers)
-    lines = _header_lines.get(given)
-    if lines is None:
-        lines = _join_headers(given)
-    head = f"POST {target.path} HTTP/1.1\r\nhost: {target.authority}\r\n{lines}content-length: {len(body)}\r\n\r\n"
+    lines = _joined(tuple(headers))
+    length = f"content-length: {len(body)}\r\n" if body or method == "POST" else ""
+    head = f"{method} {target.path} HTTP/1.1\r\nhost: {target.authority}\r\n{lines}{length}\r\n"
     return head.encode("latin-1") + body
 
 
-def _join_headers(headers: tuple[tuple[str, str], ...]) -> str:
+@lru_cache(maxsize=1024)  # senders use few different sets of headers over and over
+def _joined(headers: tuple[tuple[str, str], ...]) -> str:
     for name, value in headers:
         check_header(name, value)
-    if len(_header_lines) >= _MAX_CACHED_HEADERS:
-        _header_lines.clear()
-    lines = _header_lines[headers] = "".join(f"{name}: {value}\r\n" for name, value in headers)
-    return lines
+    return "".join(f"{name}: {value}\r\n" for name, value in headers)
+
+
+class NotSentError(DeliveryError):
+    """A kept connection ended before anything of the request was written: another one may carry it."""
 
 
 class ConnectionOwner(Protocol):
@@ -57,6 +54,9 @@ class ConnectionOwner(Protocol):
     def idle_connection_ended(self, connection: "Connection") -> None:
         """A connection without a request became unusable."""
 
+    def sent_unasked(self) -> None:
+        """The server said something that answers no request."""
+
     def connection_opened(self, connection: "Connection") -> None: ...
 
     def connection_closed(self, connection: "Connection") -> None:
@@ -66,14 +66,23 @@ class ConnectionOwner(Protocol):
 class Connection(asyncio.Protocol):
     """Carries one request at a time. Every state change is a plain function; only the answer is awaited."""
 
-    def __init__(self, owner: ConnectionOwner, label: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        owner: ConnectionOwner,
+        label: str,
+        loop: asyncio.AbstractEventLoop,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
         self.usable = False
         self.keep_alive_s = float("inf")  # how long the server promises to keep it open while idle
         self.idle_since = 0.0
+        self.fileno = -1
         self.deadline = NO_DEADLINE  # of the request it carries, in loop time
         self._owner = owner
         self._label = label
         self._loop = loop
+        self._max_body_bytes = max_body_bytes
+        self._reused = False  # it carried a request before
         self._transport: asyncio.Transport
         self._parser = HttpResponseParser(self)
         self._answer: asyncio.Future[Response] | None = None
@@ -107,11 +116,21 @@ class Connection(asyncio.Protocol):
         self._owner.send_soon(self)
         return answer
 
-    def send(self) -> None:
-        """Write the request, unless it was ended meanwhile."""
+    def send(self, has_unread: bool = False) -> None:
+        """Write the request, unless it was ended meanwhile.
+
+        What a kept connection has to read already cannot be the answer: it is left to the loop, which reads it in its
+        next pass, and the request goes elsewhere.
+        """
+        if not self._unsent:
+            return
+        if has_unread and self._reused:
+            self._leave_request(NotSentError(f"{self._label} said something before it was asked"))
+            self._loop.call_later(UNREAD_LIMIT_S, self._transport.abort)  # if it is nothing that reaches us
+            return
         request, self._unsent = self._unsent, b""
-        if request:
-            self._transport.write(request)
+        self._reused = True
+        self._transport.write(request)
 
     def expire(self) -> None:
         self.fail(RequestTimeoutError(f"{self._label} did not answer completely before the deadline"))
@@ -130,23 +149,32 @@ class Connection(asyncio.Protocol):
 
     def fail(self, error: DeliveryError) -> None:
         """End the connection; a request that is on it fails with `error`."""
-        answer = self._answer
-        if answer is None:
-            self.discard()
-            return
-        self._end_exchange(reusable=False)
-        if not answer.done():
-            answer.set_exception(error)
+        self._transport.abort()
+        self._leave_request(error)
 
     # -- ends of an exchange ---------------------------------------------------------------------------------------
 
     def _broken(self, what: str) -> None:
-        self.fail(ConnectionBrokenError(f"{self._label} {what}"))
+        kind = NotSentError if self._unsent and self._reused else ConnectionBrokenError
+        self.fail(kind(f"{self._label} {what}"))
 
-    def _deliver(self, *, truncated: bool = False, reusable: bool = False) -> None:
+    def _leave_request(self, error: DeliveryError) -> None:
+        """Be unusable from now on; the request fails with `error`."""
+        self.usable = False
+        answer = self._answer
+        if answer is None:
+            return
+        self._answer = None
+        self._unsent = b""
+        self.deadline = NO_DEADLINE
+        self._owner.exchange_ended(self)
+        if not answer.done():
+            answer.set_exception(error)
+
+    def _deliver(self, *, truncated: bool = False, framed: bool = True, reusable: bool = False) -> None:
         answer = self._answer
         assert answer is not None
-        response = Response(self._status, self._headers, b"".join(self._body), truncated)
+        response = Response(self._status, self._headers, b"".join(self._body), truncated, framed)
         self._end_exchange(reusable)
         if not answer.done():
             answer.set_result(response)
@@ -165,14 +193,15 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are not subclasses of it
         self.usable = True
+        self.fileno = transport.get_extra_info("socket").fileno()
         self._owner.connection_opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._answer is None:
-            self._idle_ended()  # unasked data: a late error response such as 408, or a confused server
-            return
-        if self._unsent:
-            self._broken("answered before it was asked")
+        if self._answer is None or self._unsent:
+            if not data.strip(b"\r\n"):
+                return  # some servers end a body with an empty line that belongs to nothing
+            self._owner.sent_unasked()  # a late error response such as 408, a second answer, a confused server
+            self._idle_ended("answered before it was asked")
             return
         self._wire_bytes += len(data)
         try:
@@ -182,40 +211,45 @@ class Connection(asyncio.Protocol):
                 # An error of ours from a parser callback comes wrapped, with itself as the context.
                 self._broken(f"did not speak HTTP/1.1: {error.__context__ or error}")
                 return
-            self._reusable = False  # something that is not HTTP came after the response
+            self._owner.sent_unasked()  # something that is not HTTP came after the response
+            self._reusable = False
         except HttpParserUpgrade:
             self._broken("switched protocols without being asked")
             return
-        if self._body_bytes > MAX_BODY_BYTES:
-            self._deliver_truncated()
+        if self._body_bytes > self._max_body_bytes:
+            self._body = [b"".join(self._body)[: self._max_body_bytes]]
+            self._deliver(truncated=True)
         elif self._complete:
             self._deliver(reusable=self._reusable)
-        elif self._wire_bytes > (MAX_WIRE_BYTES if self._status else MAX_HEAD_BYTES):
+        elif self._wire_bytes > MAX_HEAD_BYTES and (
+            not self._status or self._wire_bytes > MAX_HEAD_BYTES + WIRE_BYTES_PER_BODY_BYTE * self._max_body_bytes
+        ):
             self._broken("sent too many header or framing bytes")
 
-    def _deliver_truncated(self) -> None:
-        self._body = [b"".join(self._body)[:MAX_BODY_BYTES]]
-        self._deliver(truncated=True)
-
     def eof_received(self) -> None:
-        if self._answer is None:
-            self._idle_ended()
+        if self._answer is None or self._unsent:
+            self._idle_ended("closed the connection before it was asked")
         elif self._status and not self._framed():
-            self._deliver()
+            self._deliver(framed=False)
         else:
             self._broken("closed the connection before its response was complete")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._answer is not None:
+        if self._answer is not None and not self._unsent:
             self._broken(f"broke the connection before its response was complete: {exc or 'closed'}")
-        elif self.usable:
-            self._idle_ended()
+        else:
+            self._idle_ended("broke the connection before it was asked")
         self._owner.connection_closed(self)
 
-    def _idle_ended(self) -> None:
-        if self.usable:
+    def _idle_ended(self, how: str) -> None:
+        """The end came while no request was on the wire. One that waits to be written fails."""
+        if self._answer is not None:
+            self._broken(how)
+        elif self.usable:
             self.discard()
             self._owner.idle_connection_ended(self)
+        else:
+            self._transport.abort()
 
     def _framed(self) -> bool:
         """Whether the response says itself where it ends; otherwise the end of the connection is its end."""
@@ -227,7 +261,9 @@ class Connection(asyncio.Protocol):
     # -- called by the parser --------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        self._reusable = False  # a second response to one request: remembered until the first one is delivered
+        if self._complete:
+            self._owner.sent_unasked()  # a second response to one request
+        self._reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._status:
@@ -251,7 +287,7 @@ class Connection(asyncio.Protocol):
             self._status = status
 
     def on_body(self, chunk: bytes) -> None:
-        if self._body_bytes <= MAX_BODY_BYTES and not self._complete:
+        if self._body_bytes <= self._max_body_bytes and not self._complete:
             self._body.append(chunk)
             self._body_bytes += len(chunk)
 

@@ -1,8 +1,10 @@
 """The HTTP/1.1 connections to one origin: how many, who gets one next, and when they end."""
 
 import asyncio
+import select
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from flowcatalyst.clock import Clock
@@ -10,10 +12,24 @@ from flowcatalyst.delivery.http1_connection import Connection
 from flowcatalyst.errors import ConnectError, ConnectionBrokenError
 
 NEVER: Final = float("inf")
+# Of two answers to one request, 1 ms apart, the second would be taken for the answer to the next one. Such a server is
+# found out only while nothing else was asked: so no connection is used again until the origin was quiet for a rest
+# after its first answer, and after that every so many exchanges one connection rests.
+REST_EVERY: Final = 256
 TIMER_GRAIN_S: Final = 0.001  # a timer of uvloop may fire this much early
 
 # The place a request is given in a pool: an open connection, or None for the right to open one.
 Place = Connection | None
+
+
+@dataclass(slots=True, frozen=True)
+class PoolLimits:
+    """What every pool of a client keeps to."""
+
+    max_connections: int
+    max_body_bytes: int
+    idle_s: float  # longest that a connection is kept without a request
+    rest_s: float  # see REST_EVERY
 
 
 class OriginPool:
@@ -21,25 +37,35 @@ class OriginPool:
 
     A request first takes a place, then uses or opens a connection in it. While anybody waits, all places are taken
     and nothing is idle: a place that becomes free goes straight to the one who waits longest.
+
+    `reuses` says whether connections are kept. They are no longer once the server said something that answers no
+    request, which `on_unasked` is told.
     """
 
     def __init__(
         self,
         label: str,
-        max_connections: int,
-        idle_limit_s: float,
+        limits: PoolLimits,
         clock: Clock,
         loop: asyncio.AbstractEventLoop,
+        *,
+        reuses: bool,
+        on_unasked: Callable[[], None],
         on_unused: Callable[[], None],
     ) -> None:
         self.label = label
         self.connections: set[Connection] = set()  # every open socket, so that closing the client leaves none
-        self._max_connections = max_connections
-        self._idle_limit_s = idle_limit_s
+        self._limits = limits
         self._clock = clock
         self._loop = loop
+        self._reuses = reuses
+        self._on_unasked = on_unasked
         self._on_unused = on_unused
         self._idle: list[Connection] = []
+        self._resting: list[Connection] = []  # idle, but not to be used yet; the first one is ready first
+        self._exchanges = 0
+        self._proves_itself_until: float | None = None  # monotonic
+        self._proven = limits.rest_s <= 0
         self._outbox: list[Connection] = []  # have a request to write
         self._active = 0
         self._waiting: OrderedDict[asyncio.Future[Place], None] = OrderedDict()
@@ -49,11 +75,16 @@ class OriginPool:
         self.all_closed: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
-        return f"{self.label} idle={len(self._idle)} active={self._active} waiting={len(self._waiting)}"
+        return f"{self.label} idle={self._unused()} active={self._active} waiting={len(self._waiting)}"
+
+    def _unused(self) -> int:
+        return len(self._idle) + len(self._resting)
 
     def take_idle(self) -> Connection | None:
         """The connection used last, if one is idle and fresh. Taking it takes a place."""
         now = self._clock.monotonic()
+        if self._resting:
+            self._end_rests(now)
         while self._idle:
             connection = self._idle.pop()
             if connection.usable and now < self._idle_until(connection):
@@ -64,7 +95,9 @@ class OriginPool:
 
     async def turn(self) -> Place:
         """Take a place; when all are taken, wait in line for one."""
-        if self._active + len(self._idle) < self._max_connections:
+        if self._resting and self._active + self._unused() >= self._limits.max_connections:
+            self._resting.pop(0).discard()  # somebody needs its place
+        if self._active + self._unused() < self._limits.max_connections:
             assert not self._waiting, "a request was about to overtake those who wait"
             self._active += 1
             return None
@@ -113,7 +146,7 @@ class OriginPool:
         self.watch(min((connection.deadline for connection in self.connections), default=NEVER))
 
     def new_connection(self) -> Connection:
-        return Connection(self, self.label, self._loop)
+        return Connection(self, self.label, self._loop, self._limits.max_body_bytes)
 
     def close(self) -> None:
         """Fail everybody who waits and close every connection."""
@@ -122,6 +155,7 @@ class OriginPool:
                 waiter.set_exception(ConnectError("the HTTP client was closed"))
         self._waiting.clear()
         self._idle.clear()
+        self._resting.clear()
         self._stop_timers()
         if self.connections:
             self.all_closed = self._loop.create_future()
@@ -137,17 +171,51 @@ class OriginPool:
 
     def _send_all(self) -> None:
         outbox, self._outbox = self._outbox, []
+        # What came since the loop last looked is still unread. The kernel is asked once for all of them: each call lets
+        # other threads in.
+        sockets = select.poll()
         for connection in outbox:
-            connection.send()
+            sockets.register(connection.fileno, select.POLLIN)
+        unread = {fileno for fileno, _ in sockets.poll(0)}
+        for connection in outbox:
+            connection.send(connection.fileno in unread)
 
     def exchange_ended(self, connection: Connection) -> None:
+        self._exchanges += 1
+        rests = (not self._proven or self._exchanges % REST_EVERY == 0) and self._has_to_rest()
+        if not self._reuses or (rests and self._waiting):
+            connection.discard()
+        elif rests and connection.usable and connection.keep_alive_s > 0:
+            self._active -= 1
+            connection.idle_since = self._clock.monotonic()
+            self._resting.append(connection)
+            self._sweep_later()
+            return
         self.give_back(connection)
 
+    def _has_to_rest(self) -> bool:
+        now = self._clock.monotonic()
+        if self._proves_itself_until is None:
+            self._proves_itself_until = now + self._limits.rest_s
+        self._proven = now >= self._proves_itself_until
+        return self._limits.rest_s > 0 and (not self._proven or self._exchanges % REST_EVERY == 0)
+
     def idle_connection_ended(self, connection: Connection) -> None:
-        # Not in the list when it was just handed to a request that has not resumed yet; that request will see it.
-        if connection in self._idle:
-            self._idle.remove(connection)
-            self._report_if_unused()
+        # In neither list when it was just handed to a request that has not resumed yet; that request will see it.
+        for unused in (self._idle, self._resting):
+            if connection in unused:
+                unused.remove(connection)
+                self._report_if_unused()
+
+    def sent_unasked(self) -> None:
+        self._reuses = False
+        self._on_unasked()
+        for connection in (*self._idle, *self._resting):
+            connection.discard()
+        self._idle.clear()
+        self._resting.clear()
+        # Whoever reported this may have been idle: only the next pass can tell whether anything is left.
+        self._loop.call_soon(self._report_if_unused)
 
     def connection_opened(self, connection: Connection) -> None:
         self.connections.add(connection)
@@ -165,22 +233,30 @@ class OriginPool:
             connection.discard()
             return
         self._idle.append(connection)
-        if self._sweep_timer is None:
-            self._sweep_timer = self._loop.call_later(self._idle_limit_s, self._sweep)
+        self._sweep_later()
+
+    def _end_rests(self, now: float) -> None:
+        while self._resting and self._resting[0].idle_since + self._limits.rest_s <= now:
+            self._idle.append(self._resting.pop(0))
 
     def _idle_until(self, connection: Connection) -> float:
-        return connection.idle_since + min(self._idle_limit_s, connection.keep_alive_s)
+        return connection.idle_since + min(self._limits.idle_s, connection.keep_alive_s)
+
+    def _sweep_later(self) -> None:
+        if self._sweep_timer is None:
+            self._sweep_timer = self._loop.call_later(self._limits.idle_s, self._sweep)
 
     def _sweep(self) -> None:
         """Close what has been idle too long. One timer serves all idle connections; none runs without any."""
         self._sweep_timer = None
         now = self._clock.monotonic()
+        self._end_rests(now)
         expired = [connection for connection in self._idle if self._idle_until(connection) <= now]
         self._idle = [connection for connection in self._idle if self._idle_until(connection) > now]
         for connection in expired:
             connection.discard()
-        if self._idle:
-            next_s = min(self._idle_until(connection) for connection in self._idle) - now
+        if kept := [*self._idle, *self._resting]:
+            next_s = max(min(self._idle_until(connection) for connection in kept) - now, TIMER_GRAIN_S)
             self._sweep_timer = self._loop.call_later(next_s, self._sweep)
         self._report_if_unused()
 
@@ -192,6 +268,6 @@ class OriginPool:
         self._next_deadline = NEVER
 
     def _report_if_unused(self) -> None:
-        if not self._active and not self._idle:
+        if not self._active and not self._unused():
             self._stop_timers()
             self._on_unused()

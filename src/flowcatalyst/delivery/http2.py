@@ -15,7 +15,7 @@ import pyreqwest.response
 from pyreqwest.client import Client, ClientBuilder
 from pyreqwest.exceptions import BuilderError, DetailedPyreqwestError, PyreqwestError
 from pyreqwest.exceptions import RequestTimeoutError as PyreqwestTimeoutError
-from pyreqwest.http import Url
+from pyreqwest.http import HeaderMap, Url
 from pyreqwest.request import StreamRequest
 
 from flowcatalyst.clock import Clock
@@ -35,6 +35,7 @@ ADDRESS_TRUSTED_S: Final = 30.0  # then the name is resolved again, in case it m
 # Only an error with this cause arose before anything was sent. The exception's type does not tell: pyreqwest raises
 # its ConnectError as well for a connection that breaks under a request.
 _NOT_CONNECTED: Final = "client error (Connect)"
+UNREADABLE: Final = b"?"
 
 
 @dataclass(slots=True)
@@ -50,7 +51,8 @@ class PinnedClient:
 class Http2Client:
     """Posts over HTTP/2 or HTTP/1.1. One total deadline covers resolution, connecting, headers and body.
 
-    Cancelling `post` ends the wait at once, but pyreqwest lets the request itself run on until the deadline.
+    What pyreqwest cannot do: `post` that is cancelled ends its wait at once, but the request itself runs on until the
+    deadline; a request that a server refused by GOAWAY is sent again; header values beyond ASCII are lost.
     """
 
     def __init__(
@@ -78,16 +80,20 @@ class Http2Client:
         )
         return f"<Http2Client {', '.join(pinned) or 'unused'}>"
 
-    async def post(self, target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> Response:
+    async def post(
+        self, target: Target, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float | None = None
+    ) -> Response:
         for name, value in headers:
             check_header(name, value)
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._request_timeout_s
+        deadline = loop.time() + min(timeout_s or self._request_timeout_s, self._request_timeout_s)
         failures = []
         try:
             async with asyncio.timeout_at(deadline):
-                for address in await self._addresses(target):
-                    pinned = self._pinned(target, address)
+                addresses = await self._addresses(target)
+                for address in addresses:
+                    # pyreqwest cannot try two at a time: each gets its share, and all are tried.
+                    pinned = self._pinned(target, address, self._connect_timeout_s / len(addresses))
                     request = _build(pinned, target, headers, body, deadline - loop.time())
                     try:
                         return await _exchange(request)
@@ -119,7 +125,7 @@ class Http2Client:
             addresses.sort(key=lambda address: address != pinned.address)
         return addresses
 
-    def _pinned(self, target: Target, address: str) -> PinnedClient:
+    def _pinned(self, target: Target, address: str, connect_timeout_s: float) -> PinnedClient:
         """The origin's client, made anew when it is pinned to another address."""
         if self._closed:
             raise ConnectError("the HTTP client is closed")
@@ -127,7 +133,8 @@ class Http2Client:
         origin = target.origin
         pinned = self._clients.get(origin)
         if pinned is None or pinned.address != address:
-            pinned = PinnedClient(self._build_client(target, address), address, now + ADDRESS_TRUSTED_S, now)
+            client = self._build_client(target, address, connect_timeout_s)
+            pinned = PinnedClient(client, address, now + ADDRESS_TRUSTED_S, now)
             self._clients[origin] = pinned
         pinned.used_at = now
         self._clients.move_to_end(origin)
@@ -146,7 +153,7 @@ class Http2Client:
         if self._clients.get(origin) is pinned:
             del self._clients[origin]
 
-    def _build_client(self, target: Target, address: str) -> Client:
+    def _build_client(self, target: Target, address: str, connect_timeout_s: float) -> Client:
         builder = (
             ClientBuilder()
             .http2(True)
@@ -159,7 +166,7 @@ class Http2Client:
             .zstd(False)
             .deflate(False)
             .user_agent("flowcatalyst")
-            .connect_timeout(timedelta(seconds=self._connect_timeout_s))
+            .connect_timeout(timedelta(seconds=connect_timeout_s))
             .pool_idle_timeout(timedelta(seconds=self._idle_limit_s))
             .resolve(target.host, address, target.port)
         )
@@ -199,11 +206,27 @@ def _pinned_url(target: Target, address: str) -> Url:
 
 async def _exchange(request: StreamRequest) -> Response:
     async with request as answer:
-        headers = [
-            (name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in answer.headers.items()
-        ]
+        headers = _readable_headers(answer.headers)
+        names = {name for name, _ in headers}
+        framed = answer.version == "HTTP/2.0" or not names.isdisjoint((b"content-length", b"transfer-encoding"))
         body = await _read_body(answer.body_reader)
-        return Response(answer.status, headers, bytes(body[:MAX_BODY_BYTES]), len(body) > MAX_BODY_BYTES)
+        truncated = len(body) > MAX_BODY_BYTES
+        return Response(answer.status, headers, bytes(body[:MAX_BODY_BYTES]), truncated, framed)
+
+
+def _readable_headers(headers: HeaderMap) -> list[tuple[bytes, bytes]]:
+    """The headers; of one that pyreqwest cannot tell, because of a byte beyond ASCII, only the name.
+
+    The message was delivered by then: an error instead would deliver it again and again.
+    """
+    readable = []
+    for name in dict.fromkeys(headers.keys()):
+        try:
+            values = [value.encode("latin-1", "replace") for value in headers.getall(name)]
+        except ValueError:
+            values = [UNREADABLE]
+        readable += [(name.encode("latin-1"), value) for value in values]
+    return readable
 
 
 async def _read_body(reader: pyreqwest.response.ResponseBodyReader) -> bytearray:

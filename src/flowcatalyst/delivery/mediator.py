@@ -1,42 +1,44 @@
 """Mediator: one attempt to deliver a message, as an HTTP POST in the form of 002."""
 
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from flowcatalyst.clock import Clock
-from flowcatalyst.delivery.contract import HttpClient, parse_target
+from flowcatalyst.delivery.contract import WHOLE, HttpClient, parse_target
 from flowcatalyst.errors import DeliveryError, TargetRefusedError
 from flowcatalyst.message import MessagePointer, Outcome
 from flowcatalyst.routing import policy
 
 _MAX_CACHED_TOKENS: Final = 1024
-_MAX_CACHED_ENDPOINTS: Final = 4096
-_CONTENT_HEADERS: Final = (("Content-Type", "application/json"), ("Accept", "application/json"))
+_CONTENT_HEADERS: Final = (
+    ("Content-Type", "application/json"),
+    ("Accept", "application/json"),
+    ("Accept-Encoding", "identity"),  # a refusal in a compressed body could not be read
+)
 
 Headers = tuple[tuple[str, str], ...]
 
 
-_endpoints: dict[str, str] = {}
-
-
+@lru_cache(maxsize=4096)
 def endpoint_of(url: str) -> str:
     """What shares a circuit breaker: scheme, host, port and path, without the query."""
-    endpoint = _endpoints.get(url)
-    if endpoint is None:
-        endpoint = _endpoint(url)
-        if len(_endpoints) >= _MAX_CACHED_ENDPOINTS:
-            _endpoints.clear()
-        _endpoints[url] = endpoint
-    return endpoint
-
-
-def _endpoint(url: str) -> str:
     try:
         target = parse_target(url)
     except TargetRefusedError:
         return url  # the attempt itself will say what is wrong with it
     return f"{target.scheme}://{target.authority}{target.path.partition('?')[0]}"
+
+
+@lru_cache(maxsize=4096)
+def origin_of(url: str) -> str:
+    """What shares connections: scheme, host and port. For a URL that cannot be called, the URL itself."""
+    try:
+        target = parse_target(url)
+    except TargetRefusedError:
+        return url
+    return f"{target.scheme}://{target.authority}"
 
 
 class Mediator:
@@ -48,16 +50,19 @@ class Mediator:
         self._clock = clock
         self._headers_by_token: dict[str, Headers] = {}
 
-    async def attempt(self, pointer: MessagePointer) -> Outcome:
+    async def attempt(self, pointer: MessagePointer, timeout_s: float | None = None) -> Outcome:
         try:
             target = parse_target(pointer.mediation_target)
             client = self._https if target.scheme == "https" else self._http
             body = b'{"messageId":%b}' % msgspec.json.encode(pointer.id)
-            response = await client.post(target, self._headers(pointer.auth_token), body)
+            response = await client.post(target, self._headers(pointer.auth_token), body, timeout_s)
         except DeliveryError as error:
             return policy.interpret_failure(error)
-        retry_after = response.header("retry-after") if response.status == 429 else None
-        return policy.interpret(response.status, retry_after, response.body, self._clock.wall())
+        status, body = response.status, response.body
+        retry_after = response.header("retry-after") if status == 429 else None
+        plain = status != 200 or (response.framed and body in policy.PLAIN_SUCCESS)
+        content = WHOLE if plain else response.content()
+        return policy.interpret(status, retry_after, body, self._clock.wall(), content)
 
     async def close(self) -> None:
         await self._http.close()

@@ -1,31 +1,31 @@
-"""Where a router configuration is fetched from: an HTTP server or a file.
+"""Where a router configuration is fetched from: an HTTP server or a file."""
 
-HTTP goes over plain asyncio streams, not over pyreqwest: a process that ends soon after a request of that library is
-now and then aborted by it (signal 6), and a failed first sync has to end the process with exit code 1.
-"""
-
-import asyncio
 import base64
 import re
 import ssl
 import stat
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
-
-from flowcatalyst.delivery.contract import Target, parse_target
-from flowcatalyst.errors import ConfigurationError, FlowCatalystError, TargetRefusedError
+from flowcatalyst.clock import SystemClock
+from flowcatalyst.delivery.contract import Response, Target, parse_target
+from flowcatalyst.delivery.egress import EgressGuard
+from flowcatalyst.delivery.http1 import Http1Client
+from flowcatalyst.errors import (
+    ConfigurationError,
+    ConnectError,
+    DeliveryError,
+    FlowCatalystError,
+    RequestTimeoutError,
+    TargetRefusedError,
+)
 
 MAX_BYTES: Final = 4 * 1024 * 1024  # of a configuration: 10,000 pools take about 1 MiB
-MAX_FRAMING_BYTES: Final = 256 * 1024  # headers and chunk sizes of a response
 MAX_ETAG_LENGTH: Final = 1024
-_READ_BYTES: Final = 64 * 1024
 _HIDDEN: Final = "***"
+_ANYWHERE: Final = EgressGuard(allow_private=True)  # an operator named the host
 
 
 class ConfigUnavailableError(FlowCatalystError):
@@ -54,39 +54,39 @@ class HttpSource:
 
     async def fetch(self, known: str | None, timeout_s: float) -> Fetched | None:
         """None if the source still says what it said in version `known`. Raises `ConfigUnavailableError`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                answer = await self._get(known)
-        except TimeoutError:
-            raise ConfigUnavailableError(f"{self.label} did not answer within {timeout_s:g} s") from None
-        except (OSError, ValueError) as error:  # ValueError: TLS cannot verify such a host name
-            reason = (isinstance(error, OSError) and error.strerror) or str(error)
-            raise ConfigUnavailableError(f"{self.label} cannot be reached: {reason}") from None
-        except _BadAnswerError as error:
-            raise ConfigUnavailableError(f"{self.label} {error}") from None
-        if answer.status == 304 and known is not None:
+        response = await self._get(known, timeout_s)
+        if response.status == 304 and known is not None:
             return None
-        if answer.status != 200:
-            advice = ": redirects are not followed" if answer.status in (301, 302, 303, 307, 308) else ""
-            raise ConfigUnavailableError(f"{self.label} answered {answer.status}{advice}")
-        return Fetched(bytes(answer.body), _etag(answer))
+        if response.status != 200:
+            advice = ": redirects are not followed" if response.status in (301, 302, 303, 307, 308) else ""
+            raise ConfigUnavailableError(f"{self.label} answered {response.status}{advice}")
+        if response.truncated:
+            raise ConfigUnavailableError(f"{self.label} sent more than {MAX_BYTES} bytes")
+        if coding := response.content().coding:
+            raise ConfigUnavailableError(f"{self.label} sent a coded body ({coding}) although identity was asked for")
+        return Fetched(response.body, _etag(response))
 
-    async def _get(self, known: str | None) -> "_Answer":
+    async def _get(self, known: str | None, timeout_s: float) -> Response:
         target = _target(self.url)
-        secure = target.scheme == "https"
-        reader, writer = await asyncio.open_connection(
-            target.host,
-            target.port,
-            ssl=(self.tls or _system_tls()) if secure else None,
-            server_hostname=target.host.rstrip(".") if secure else None,
+        # A client for each fetch: they are minutes apart, and nothing is left to close.
+        client = Http1Client(
+            guard=_ANYWHERE,
+            clock=SystemClock(),
+            connect_timeout_s=timeout_s,
+            max_body_bytes=MAX_BYTES,
+            ssl_context=self.tls,
         )
         try:
-            writer.write(_request(target, self.url, known))
-            return await _read_answer(reader)
+            return await client.get(target, _headers(self.url, known), timeout_s)
+        except RequestTimeoutError:
+            raise ConfigUnavailableError(f"{self.label} did not answer within {timeout_s:g} s") from None
+        except ConnectError as error:
+            raise ConfigUnavailableError(f"{self.label} cannot be reached: {error}") from None
+        except DeliveryError as error:
+            what = str(error).removeprefix(f"{target.scheme}://{target.authority} ")
+            raise ConfigUnavailableError(f"{self.label} {what}") from None
         finally:
-            writer.transport.abort()
-            with suppress(OSError):
-                await writer.wait_closed()
+            await client.close()
 
 
 @dataclass(slots=True, frozen=True)
@@ -176,95 +176,18 @@ def _target(url: str) -> Target:
     return parse_target(f"{scheme}{separator}{host}{rest[len(authority) :]}")
 
 
-def _request(target: Target, url: str, known: str | None) -> bytes:
-    lines = [
-        f"GET {target.path} HTTP/1.1",
-        f"host: {target.authority}",
-        "user-agent: flowcatalyst",
-        "accept: application/json",
-        "connection: close",
-    ]
+def _headers(url: str, known: str | None) -> list[tuple[str, str]]:
+    headers = [("user-agent", "flowcatalyst"), ("accept", "application/json"), ("accept-encoding", "identity")]
     parts = urlsplit(url)
     if parts.username is not None:
         user_info = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        lines.append(f"authorization: Basic {base64.b64encode(user_info.encode()).decode()}")
+        headers.append(("authorization", f"Basic {base64.b64encode(user_info.encode()).decode()}"))
     if known is not None:
-        lines.append(f"if-none-match: {known}")
-    return "\r\n".join([*lines, "", ""]).encode("latin-1")
+        headers.append(("if-none-match", known))
+    return headers
 
 
-class _BadAnswerError(Exception):
-    """What a server did instead of answering."""
-
-
-class _Answer:
-    """A response as the parser reads it."""
-
-    def __init__(self) -> None:
-        self.status = 0  # of the final response, once its headers are complete
-        self.headers: dict[str, str] = {}
-        self.body = bytearray()
-        self.complete = False
-        self.parser = HttpResponseParser(self)
-
-    @property
-    def wanted(self) -> bool:
-        """Whether its body is worth reading."""
-        return self.status in (0, 200)
-
-    def may_end_here(self) -> bool:
-        """Whether the end of the connection is the end of the response."""
-        framed = "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower()
-        return self.status != 0 and not framed
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.status:  # else it is a trailer
-            self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        status = self.parser.get_status_code()
-        if status >= 200:
-            self.status = status
-        else:
-            self.headers.clear()  # interim: the response is still to come
-
-    def on_body(self, chunk: bytes) -> None:
-        if len(self.body) <= MAX_BYTES:
-            self.body += chunk
-
-    def on_message_complete(self) -> None:
-        self.complete = self.status != 0
-
-
-async def _read_answer(reader: asyncio.StreamReader) -> _Answer:
-    """The response; its body only if the status is 200."""
-    answer = _Answer()
-    wire_bytes = 0
-    while answer.wanted and not answer.complete:
-        data = await reader.read(_READ_BYTES)
-        if not data:
-            if answer.may_end_here():
-                break
-            raise _BadAnswerError("closed the connection before its answer was complete")
-        wire_bytes += len(data)
-        try:
-            answer.parser.feed_data(data)
-        except (HttpParserError, HttpParserUpgrade) as error:
-            if not answer.complete:
-                raise _BadAnswerError(f"did not speak HTTP/1.1: {error}") from None
-        if len(answer.body) > MAX_BYTES:
-            raise _BadAnswerError(f"sent more than {MAX_BYTES} bytes")
-        if wire_bytes - len(answer.body) > MAX_FRAMING_BYTES:
-            raise _BadAnswerError("sent too many header or framing bytes")
-    return answer
-
-
-def _etag(answer: _Answer) -> str | None:
+def _etag(response: Response) -> str | None:
     """The ETag, if it can be sent back as it is."""
-    etag = answer.headers.get("etag", "")
+    etag = response.header("etag") or ""
     return etag if etag and etag.isascii() and etag.isprintable() and len(etag) <= MAX_ETAG_LENGTH else None
-
-
-@cache
-def _system_tls() -> ssl.SSLContext:
-    return ssl.create_default_context()  # takes a while: it reads all the certificates

@@ -6,12 +6,11 @@ replayed from a seed.
 
 import random
 import time
+from pathlib import Path
 from typing import Protocol
 
-_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_TSID_EPOCH_MS = 1_577_836_800_000  # 2020-01-01T00:00:00Z
 _COUNTER_BITS = 12
-_NODE_BITS = 10
+_RANDOM_BITS = 62
 
 
 class Clock(Protocol):
@@ -30,20 +29,30 @@ class SystemClock:
         self.wall = time.time
 
 
+def boot_id() -> str:
+    """Changes with each start of the machine, as its monotonic clock does; empty where that cannot be told."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
 class IdSource:
-    """Makes TSIDs: 13 characters, sortable by time, unique per process and very likely across processes."""
+    """Makes ids as UUIDs of version 7 (RFC 9562): as text they sort by time, and those of one source by their making.
+
+    62 random bits in each keep sources apart, also those of two processes that start in the same millisecond.
+    """
 
     def __init__(self, clock: Clock, rng: random.Random | None = None) -> None:
         self.rng = rng or random.SystemRandom()
         self._clock = clock
-        self._node = self.rng.getrandbits(_NODE_BITS)
         self._stamp = 0
 
-    def tsid(self) -> str:
-        # (milliseconds, counter) as one number that only grows: a burst of more than 4,096 ids in a millisecond
-        # borrows from the next one instead of wrapping round to ids already given out.
-        now = (int(self._clock.wall() * 1000) - _TSID_EPOCH_MS) << _COUNTER_BITS
+    def new_id(self) -> str:
+        # (milliseconds, counter) as one number that only grows: neither a clock that steps back nor a burst of more
+        # than 4,096 ids in a millisecond, which borrows from the next one, leads to a place already given out.
+        now = int(self._clock.wall() * 1000) << _COUNTER_BITS
         self._stamp = max(now, self._stamp + 1)
-        millis, counter = self._stamp >> _COUNTER_BITS, self._stamp & ((1 << _COUNTER_BITS) - 1)
-        value = (millis << (_NODE_BITS + _COUNTER_BITS)) | (self._node << _COUNTER_BITS) | counter
-        return "".join(_CROCKFORD[(value >> shift) & 31] for shift in range(60, -1, -5))
+        millis, counter = f"{self._stamp >> _COUNTER_BITS:012x}", self._stamp & ((1 << _COUNTER_BITS) - 1)
+        tail = f"{(0b10 << _RANDOM_BITS) | self.rng.getrandbits(_RANDOM_BITS):016x}"
+        return f"{millis[:8]}-{millis[8:]}-7{counter:03x}-{tail[:4]}-{tail[4:]}"

@@ -1,16 +1,21 @@
 """The InFlightTracker against a plain list of owned deliveries."""
 
+from collections import Counter
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from flowcatalyst.message import Delivery
 from flowcatalyst.routing.tracker import Duplicate, InFlightTracker
-from tests.support.deliveries import delivery
+from tests.support.deliveries import TARGET, RecordingSource, delivery
 
 APP_IDS = ("app-1", "app-2", "app-3")
 app_ids = st.sampled_from(APP_IDS)
 broker_ids = st.sampled_from(["", "b-1", "b-2", "b-3"])
+queues = st.sampled_from([RecordingSource(name="q-1"), RecordingSource(name="q-2")])
+targets = st.sampled_from([TARGET, f"{TARGET}/other"])
+groups = st.sampled_from(["g", "h"])
 any_of_them = st.integers(0, 99)  # which one: modulo how many there are
 
 
@@ -20,17 +25,36 @@ class TrackerMachine(RuleBasedStateMachine):
         self.tracker = InFlightTracker()
         self.owned: list[Delivery] = []
         self.seen: list[Delivery] = []
+        self.dropped: Counter[str] = Counter()
 
-    @rule(app_id=app_ids, broker_id=broker_ids)
-    def receive(self, app_id: str, broker_id: str) -> None:
-        """A queue hands something over, as new, as a redelivery or as a requeued copy."""
-        message = delivery(app_id, broker_id=broker_id)
+    @rule(app_id=app_ids, broker_id=broker_ids, queue=queues, url=targets, group=groups, named=st.booleans())
+    def receive(self, app_id: str, broker_id: str, queue: RecordingSource, url: str, group: str, named: bool) -> None:
+        """A queue hands something over, as new, as a redelivery, as a requeued copy or as a namesake of another."""
+        broker_id = broker_id and f"{queue.name}-{broker_id}"  # unique over all queues
+        message = delivery(app_id, group, broker_id=broker_id, target=url, source=queue)
+        if not named:
+            message.group = None  # the queue knows no groups, the pointer names it
         self.seen.append(message)
         expected = self._expected_duplicate(message)
         assert self.tracker.find_duplicate(message) == expected
         assert self.tracker.track(message) is (expected is None)
         if expected is None:
             self.owned.append(message)
+
+    @rule(batch=st.lists(any_of_them, max_size=6))
+    def sort_out_a_batch(self, batch: list[int]) -> None:
+        """Of deliveries that were seen before, in any order: nothing but the count of dropped copies changes."""
+        deliveries = [self.seen[which % len(self.seen)] for which in dict.fromkeys(batch)] if self.seen else []
+        deliveries = list(dict.fromkeys(deliveries))
+        new, doubles = self.tracker.sort_out(deliveries)
+        assert [one for one in deliveries if one in new or one in {double.delivery for double in doubles}] == deliveries
+        for kind, message, first in doubles:
+            before = [one for one in new if deliveries.index(one) < deliveries.index(message)]
+            assert (kind, first) == (self._expected_duplicate(message) or _duplicate_among(before, message))
+            self.dropped[message.source.name] += kind is Duplicate.REQUEUED
+        for position, message in enumerate(new):
+            assert self._expected_duplicate(message) is None
+            assert _same_app_message(new[:position], message) is None
 
     @precondition(lambda self: self.owned)
     @rule(which=any_of_them)
@@ -65,24 +89,45 @@ class TrackerMachine(RuleBasedStateMachine):
 
     @invariant()
     def both_maps_agree(self) -> None:
-        by_key, key_by_app_id = self.tracker._by_key, self.tracker._key_by_app_id
-        assert {owned.pointer.id: key for key, owned in by_key.items()} == key_by_app_id
+        by_app_id = self.tracker._by_app_id
+        indexed = [one for namesakes in by_app_id.values() for one in namesakes.values()]
+        assert sorted(map(id, indexed)) == sorted(map(id, self.owned))
+        assert all(one.pointer.id == app_id for app_id, some in by_app_id.items() for one in some.values())
+
+    @invariant()
+    def every_dropped_copy_is_counted(self) -> None:
+        assert self.tracker.dropped == self.dropped
 
     def teardown(self) -> None:
         for message in self.owned:
             assert self.tracker.remove(message)
-        assert (self.tracker._by_key, self.tracker._key_by_app_id) == ({}, {})
+        assert (self.tracker._by_key, self.tracker._by_app_id) == ({}, {})
         assert all(self.tracker.find_duplicate(message) is None for message in self.seen)
 
     def _expected_duplicate(self, message: Delivery) -> tuple[Duplicate, Delivery] | None:
-        for owned in self.owned:
-            if owned.key == message.key:
-                return Duplicate.REDELIVERED, owned
-        for owned in self.owned:
-            if owned.pointer.id == message.pointer.id:
-                tells_apart = bool(owned.broker_id and message.broker_id)
-                return (Duplicate.REQUEUED if tells_apart else Duplicate.REDELIVERED), owned
+        return _duplicate_among(self.owned, message)
+
+
+def _duplicate_among(others: list[Delivery], message: Delivery) -> tuple[Duplicate, Delivery] | None:
+    for one in others:
+        if message.broker_id and one.broker_id == message.broker_id:
+            return Duplicate.REDELIVERED, one
+    same = _same_app_message(others, message)
+    if same is None:
         return None
+    return (Duplicate.REQUEUED if same.broker_id and message.broker_id else Duplicate.REDELIVERED), same
+
+
+def _same_app_message(others: list[Delivery], message: Delivery) -> Delivery | None:
+    for one in others:
+        same_pointer = (one.pointer.id, one.pointer.mediation_target, one.pointer.message_group_id) == (
+            message.pointer.id,
+            message.pointer.mediation_target,
+            message.pointer.message_group_id,
+        )
+        if same_pointer and one.source.name == message.source.name:
+            return one
+    return None
 
 
 TestTracker = TrackerMachine.TestCase

@@ -1,9 +1,10 @@
 from sys import getsizeof
+from typing import Any
 
 import pytest
 
-from flowcatalyst.routing.tracker import Duplicate, InFlightTracker
-from tests.support.deliveries import delivery
+from flowcatalyst.routing.tracker import Double, Duplicate, InFlightTracker
+from tests.support.deliveries import RecordingSource, delivery
 
 
 def test_message_is_owned_from_track_to_remove() -> None:
@@ -48,6 +49,56 @@ def test_same_application_id_is_a_redelivery_where_a_broker_id_is_missing(owned_
     tracker, owned = InFlightTracker(), delivery("app-1", broker_id=owned_id)
     tracker.track(owned)
     assert tracker.find_duplicate(delivery("app-1", broker_id=new_id)) == (Duplicate.REDELIVERED, owned)
+
+
+OTHER_WAYS = [
+    {"group": "another group"},
+    {"target": "http://127.0.0.1:9/another"},
+    {"source": RecordingSource(name="another queue")},
+]
+
+
+@pytest.mark.parametrize("ids", [("b-1", "b-2"), ("", "")])
+@pytest.mark.parametrize("other_way", OTHER_WAYS)
+def test_same_application_id_on_another_way_is_another_message(other_way: dict[str, Any], ids: tuple[str, str]) -> None:
+    tracker, owned = InFlightTracker(), delivery("app-1", broker_id=ids[0])
+    tracker.track(owned)
+    other = delivery("app-1", broker_id=ids[1], **other_way)
+    assert tracker.find_duplicate(other) is None
+    assert tracker.sort_out([other]) == ([other], [])
+    assert tracker.track(other)
+    assert (list(tracker), tracker.get("app-1")) == ([owned, other], owned)
+    assert tracker.remove(owned)
+    assert (list(tracker), tracker.get("app-1")) == ([other], other)
+    assert tracker.remove(other)
+    assert tracker.get("app-1") is None
+
+
+def test_group_that_the_pointer_names_is_the_one_that_the_queue_names() -> None:
+    tracker, owned = InFlightTracker(), delivery("app-1", "g", broker_id="b-1")
+    tracker.track(owned)
+    copy = delivery("app-1", "g", broker_id="b-2")
+    copy.group = None
+    assert tracker.find_duplicate(copy) == (Duplicate.REQUEUED, owned)
+
+
+def test_batch_is_sorted_into_new_messages_redeliveries_and_copies() -> None:
+    tracker, owned = InFlightTracker(), delivery("app-1", broker_id="b-1")
+    tracker.track(owned)
+    again, copy = delivery("app-1", broker_id="b-1"), delivery("app-1", broker_id="b-2")
+    new, new_again, new_copy = (delivery("app-2", broker_id=one) for one in ("b-3", "b-3", "b-4"))
+    different = delivery("app-2", "another group", broker_id="b-5")
+    assert tracker.sort_out([again, copy, new, new_again, different, new_copy]) == (
+        [new, different],
+        [
+            Double(Duplicate.REDELIVERED, again, owned),
+            Double(Duplicate.REQUEUED, copy, owned),
+            Double(Duplicate.REDELIVERED, new_again, new),
+            Double(Duplicate.REQUEUED, new_copy, new),
+        ],
+    )
+    assert tracker.dropped == {"test-queue": 2}
+    assert list(tracker) == [owned]
 
 
 def test_finding_a_duplicate_changes_nothing() -> None:
@@ -131,7 +182,7 @@ def test_memory_of_a_burst_is_given_back() -> None:
         tracker.track(delivery(f"app-{n}"))
     for message in tracker:
         tracker.remove(message)
-    assert [getsizeof(table) for table in (tracker._by_key, tracker._key_by_app_id)] == [getsizeof({})] * 2
+    assert [getsizeof(table) for table in (tracker._by_key, tracker._by_app_id)] == [getsizeof({})] * 2
 
 
 def test_both_maps_are_empty_when_nothing_is_owned() -> None:
@@ -142,4 +193,4 @@ def test_both_maps_are_empty_when_nothing_is_owned() -> None:
         assert not tracker.track(delivery(message.pointer.id, broker_id="other"))
     for message in messages:
         assert tracker.remove(message)
-    assert (tracker._by_key, tracker._key_by_app_id) == ({}, {})
+    assert (tracker._by_key, tracker._by_app_id) == ({}, {})

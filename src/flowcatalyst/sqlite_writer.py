@@ -1,15 +1,16 @@
-"""One SQLite file and the one thread that works on it.
+"""One SQLite file, the one thread that writes to it, and one that reads.
 
 Whatever is waiting when the thread comes round shares one transaction, and so one fsync (group commit). A request is
 a plain function of the connection; it must be repeatable, because it runs again when a neighbour's failure rolls the
-shared transaction back.
+shared transaction back. Reads have a connection of their own, so that a long one and a long write do not wait for each
+other.
 """
 
 import asyncio
 import contextlib
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -18,6 +19,7 @@ from typing import Any, Final, TypeVar
 from flowcatalyst.errors import StorageError, StorageUnavailableError
 
 T = TypeVar("T")
+Migration = Callable[[sqlite3.Connection], None]
 
 BUSY_TIMEOUT_S: Final = 10.0
 CHECKPOINT_PAGES: Final = 8000  # of the log, 32 MB: a page that changes often is copied to the file once for all
@@ -50,17 +52,22 @@ class _Request:
 class SqliteWriter:
     """Runs jobs on the database file `path`.
 
-    `schema` is a script that creates the tables of a new file. Two processes may run it one after the other, so it
-    says IF NOT EXISTS.
+    `schema` is a script that creates the tables of a new file in their newest `version`. A file of an older one is
+    migrated step by step: `migrations` has the step from each version to the next.
     """
 
-    def __init__(self, path: Path, schema: str, version: int = 1) -> None:
+    def __init__(
+        self, path: Path, schema: str, version: int = 1, migrations: Mapping[int, Migration] | None = None
+    ) -> None:
         self.path = path
         self.commits = 0  # transactions committed so far
         self._schema = schema
         self._version = version
+        self._migrations = migrations or {}
         self._requests: SimpleQueue[_Request | None] = SimpleQueue()  # None asks the thread to end
+        self._reads: SimpleQueue[_Request | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._reader: threading.Thread | None = None  # from the first read on
         self._closed: asyncio.Future[None] | None = None
         self._accepts = False
 
@@ -85,6 +92,7 @@ class SqliteWriter:
             return
         if self._accepts:
             self._accepts = False
+            self._reads.put(None)
             self._requests.put(None)
         await asyncio.shield(self._closed)
         self._thread.join()
@@ -102,20 +110,45 @@ class SqliteWriter:
         return await asyncio.shield(self.submit(job))
 
     async def read(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Like `run` for a job that only reads: it takes no write lock."""
+        """What a job that only reads returns. It sees what is committed now and waits for no write."""
+        if not self._accepts:
+            raise StorageUnavailableError(f"{self.path} is closed")
+        if self._reader is None:
+            self._reader = threading.Thread(target=self._serve_reads, name=f"read {self.path.name}", daemon=True)
+            self._reader.start()
+        done: asyncio.Future[T] = self._loop.create_future()
+        self._reads.put(_Request(job, done, writes=False))
+        return await asyncio.shield(done)
+
+    async def read_in_turn(self, job: Callable[[sqlite3.Connection], T]) -> T:
+        """Like `read`, but on the writing connection and behind what was submitted before."""
         return await asyncio.shield(self.submit(job, writes=False))
 
-    # From here on: in the thread.
+    # From here on: in the threads.
+
+    def _serve_reads(self) -> None:
+        connection: sqlite3.Connection | None = None
+        while (request := self._reads.get()) is not None:
+            try:
+                connection = connection or _open_for_reading(self.path)
+                request.result = request.job(connection)
+            except Exception as error:
+                request.error = _translate(error, self.path)
+            self._tell_loop(_resolve, [request])
+        if connection is not None:
+            connection.close()
 
     def _work(self, opened: asyncio.Future[None]) -> None:
         try:
-            self._connection = _open_database(self.path, self._schema, self._version)
+            self._connection = _open_database(self.path, self._schema, self._version, self._migrations)
         except StorageError as error:
             self._tell_loop(_fail_unless_done, opened, error)
         else:
             self._tell_loop(_succeed_unless_done, opened)
             while batch := self._next_batch():
                 self._run(batch)
+            if self._reader is not None:
+                self._reader.join()  # who closes last cleans up the log
             self._connection.close()
         self._tell_loop(_succeed_unless_done, self._closed)
 
@@ -195,13 +228,25 @@ def _fail_unless_done(future: asyncio.Future[Any], error: Exception) -> None:
         future.set_exception(error)
 
 
-def _open_database(path: Path, schema: str, version: int) -> sqlite3.Connection:
+def run_script(connection: sqlite3.Connection, script: str, parameters: Mapping[str, object] | None = None) -> None:
+    """Unlike `executescript` it leaves the transaction open. A line ends one statement at most."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            connection.execute(statement, parameters or {})
+            statement = ""
+    connection.execute(statement)
+
+
+def _open_database(path: Path, schema: str, version: int, migrations: Mapping[int, Migration]) -> sqlite3.Connection:
     if not path.parent.is_dir():
         raise StorageError(f"{path} cannot be opened: the folder {path.parent} does not exist, create it first")
     connection = None
     try:
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-        _prepare(connection, path, schema, version)
+        _prepare(connection, path, version)
+        _bring_up_to_date(connection, schema, version, migrations)
     except (sqlite3.Error, StorageError) as error:
         if connection is not None:
             connection.close()
@@ -209,18 +254,45 @@ def _open_database(path: Path, schema: str, version: int) -> sqlite3.Connection:
     return connection
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, schema: str, version: int) -> None:
+def _open_for_reading(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+    connection.execute("PRAGMA query_only=ON")
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection, path: Path, version: int) -> None:
     # Read first: a damaged or foreign file must be noticed before the switch to WAL writes to it. Tables before
     # version: another process may create both in between, and a version without its tables cannot be seen then.
     tables = _one_number(connection, "SELECT count(*) FROM sqlite_schema")
     found = _one_number(connection, "PRAGMA user_version")
-    if found not in (0, version) or (found == 0 and tables):
-        raise StorageError(f"{path} was not made by this version of FlowCatalyst: name another file")
+    if found > version:
+        raise StorageError(f"{path} was made by a newer version of FlowCatalyst: use that, or name another file")
+    if found == 0 and tables:
+        raise StorageError(f"{path} was not made by FlowCatalyst: name another file")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
-    if found == 0:
-        connection.executescript(f"BEGIN IMMEDIATE; {schema}; PRAGMA user_version={version}; COMMIT")
+
+
+def _bring_up_to_date(
+    connection: sqlite3.Connection, schema: str, version: int, migrations: Mapping[int, Migration]
+) -> None:
+    if _one_number(connection, "PRAGMA user_version") == version:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        found = _one_number(connection, "PRAGMA user_version")  # another process may have been faster
+        if found == 0:
+            run_script(connection, schema)
+        else:
+            for step in range(found, version):
+                migrations[step](connection)
+        connection.execute(f"PRAGMA user_version={version}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
 
 
 def _one_number(connection: sqlite3.Connection, query: str) -> int:

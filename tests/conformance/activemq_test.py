@@ -46,7 +46,9 @@ class AmqpBench(Bench):
     async def publish_foreign(self, body: bytes, group: str) -> None:
         host, port = self._address.hosts[0]
         raw = Message(body=body, inferred=True, group_id=group, durable=True).encode()
-        connection = await AmqpConnection.connect(host, port, user=None, password=None, tls=None, limit_s=5.0)
+        connection = await AmqpConnection.connect(
+            host, port, user=None, password=None, tls=None, limit_s=5.0, clock=self.clock
+        )
         await connection.open_sender(self._address.queue, 5.0)
         await connection.send([bytes(raw)], 5.0)
         await connection.close(2.0)

@@ -78,6 +78,16 @@ def grouped(*names: str) -> list[Outgoing]:
     return [Outgoing(name, name[0]) for name in names]
 
 
+def for_pool(pool: str, *names: str) -> list[Outgoing]:
+    """Messages that name a pool. Their group is the first character of their id."""
+    return [Outgoing(f'{{"id": "{name}", "poolCode": "{pool}"}}', name[0]) for name in names]
+
+
+def ids(deliveries: Sequence[Delivery]) -> list[str]:
+    """Of messages made by `for_pool`."""
+    return [text_of(delivery).split('"')[3] for delivery in deliveries]
+
+
 def bodies(deliveries: Sequence[Delivery]) -> list[str]:
     return [text_of(delivery) for delivery in deliveries]
 

@@ -1,4 +1,4 @@
-"""The memory queue, in both of its personalities, under the conformance suite, in virtual time."""
+"""The memory queue, in each of its personalities, under the conformance suite, in virtual time."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,19 +19,26 @@ class MemoryBench(Bench):
 
     has_server = False
 
-    def __init__(self, ordered: bool) -> None:
+    def __init__(self, ordered: bool, *, selects_pools: bool = False) -> None:
         super().__init__()
+        self._selects_pools = selects_pools
         self.clock = VirtualClock()
         self._ordered = ordered
         self._queue: MemoryQueue | None = None
 
     @property
     def capabilities(self) -> Capabilities:
-        return MemoryQueue("q", self.clock, ordered=self._ordered).capabilities
+        return MemoryQueue("q", self.clock, ordered=self._ordered, selects_pools=self._selects_pools).capabilities
 
     def make(self, visibility_s: float) -> BrokerQueue:
         if self._queue is None:
-            self._queue = MemoryQueue("q", self.clock, ordered=self._ordered, visibility_s=visibility_s)
+            self._queue = MemoryQueue(
+                "q",
+                self.clock,
+                ordered=self._ordered,
+                selects_pools=self._selects_pools,
+                visibility_s=visibility_s,
+            )
         return self._queue
 
     async def cut(self, client: BrokerQueue) -> None:
@@ -41,10 +48,10 @@ class MemoryBench(Bench):
         delivery.receipt = (delivery.receipt[0], 1000)
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-async def test_many_random_walks(ordered: bool) -> None:
+@pytest.mark.parametrize(("ordered", "selects_pools"), [(True, False), (False, False), (True, True)])
+async def test_many_random_walks(ordered: bool, selects_pools: bool) -> None:
     for seed in range(100):
-        bench = MemoryBench(ordered)
+        bench = MemoryBench(ordered, selects_pools=selects_pools)
         await Walk(bench, seed, ordered=bench.capabilities.ordered_takeover).go()
 
 
@@ -101,6 +108,12 @@ class TestOrderedMemoryQueue(QueueSuite):
     @pytest.fixture
     def bench(self) -> Bench:
         return MemoryBench(ordered=True)
+
+
+class TestMemoryQueueThatSelectsPools(QueueSuite):
+    @pytest.fixture
+    def bench(self) -> Bench:
+        return MemoryBench(ordered=True, selects_pools=True)
 
 
 class TestUnorderedMemoryQueue(QueueSuite):

@@ -14,8 +14,19 @@ import pytest
 from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
 from flowcatalyst.message import MAX_BODY_BYTES, Delivery, Settled
 from flowcatalyst.queues.contract import BrokerQueue, Outgoing
-from tests.conformance.bench import SHORT_LEASE_S, Bench, bodies, grouped, in_order, nothing_comes, take
+from tests.conformance.bench import (
+    SHORT_LEASE_S,
+    Bench,
+    bodies,
+    for_pool,
+    grouped,
+    ids,
+    in_order,
+    nothing_comes,
+    take,
+)
 from tests.conformance.random_walk import Walk
+from tests.support.demands import SetDemand
 
 PAST_A_LEASE_S = SHORT_LEASE_S + 3.0  # brokers look for expired leases now and then
 OK, GONE = Settled.OK, Settled.GONE
@@ -37,10 +48,10 @@ class QueueSuite:
     async def test_lease_of_a_received_message_is_told(self, bench: Bench) -> None:
         queue = await bench.client()
         await queue.publish(grouped("a1"))
-        before = bench.clock.wall()
+        before = bench.clock.monotonic()
         [delivery] = await take(queue, 1)
         if bench.capabilities.extends:
-            assert before + 50 < delivery.lease_until < bench.clock.wall() + 61
+            assert before + 50 < delivery.lease_until < bench.clock.monotonic() + 61
         else:
             assert delivery.lease_until == 0
             assert bench.capabilities.visibility_s == math.inf
@@ -312,6 +323,85 @@ class QueueSuite:
         taken = await _all_of_a_group(queue, 2)
         assert [delivery.group for delivery in taken] == [group, group]
         assert in_order([f"x{body}" for body in bodies(taken)]) or not bench.capabilities.ordered_receive
+
+    # Pools
+
+    async def test_a_queue_brings_what_pools_have_room_for_if_and_only_if_that_is_claimed(self, bench: Bench) -> None:
+        queue = await bench.client()
+        await queue.publish(
+            [*for_pool("FULL", *(f"{letter}1" for letter in "abcdefghijkl")), *for_pool("A", "x1", "y1")]
+        )
+        demand = SetDemand(FULL=0, A=1)
+        if bench.capabilities.selects_pools:
+            assert ids(await queue.receive(10, 5.0, demand)) == ["x1"]
+            assert ids(await queue.receive(10, 0.0, demand)) == ["y1"]
+            assert await queue.receive(10, 1.0, demand) == []
+        else:
+            shown: list[str] = []
+            while len(shown) < 3:
+                batch = await queue.receive(10, 5.0, demand)
+                assert batch
+                shown += ids(batch)
+            assert set(shown) - {"x1", "y1"}
+            assert demand.listeners == []
+
+    async def test_messages_behind_a_large_backlog_of_a_full_pool_are_found(self, bench: Bench) -> None:
+        if not bench.capabilities.selects_pools:
+            return  # the test before this one checked that it cannot
+        queue = await bench.client()
+        await queue.publish(for_pool("FULL", *(f"{chr(200 + number % 500)}{number}" for number in range(5000))))
+        await queue.publish(for_pool("A", "x1"))
+        assert ids(await queue.receive(10, 5.0, SetDemand(FULL=0, A=10))) == ["x1"]
+
+    async def test_codes_that_no_pool_has_share_the_room_of_the_default_pool(self, bench: Bench) -> None:
+        if not bench.capabilities.selects_pools:
+            return
+        queue = await bench.client()
+        await queue.publish([*for_pool("X", "a1", "b1"), *for_pool("Y", "c1"), *grouped("d1"), *for_pool("A", "e1")])
+        assert ids(await queue.receive(10, 5.0, SetDemand(others=0, A=5))) == ["e1"]
+        assert len(await queue.receive(10, 5.0, SetDemand(others=3, A=5))) == 3
+        assert len(await queue.receive(10, 5.0, SetDemand(others=3, A=5))) == 1
+
+    async def test_groups_come_in_the_order_in_which_they_became_ready(self, bench: Bench) -> None:
+        if not bench.capabilities.selects_pools:
+            return
+        queue = await bench.client()
+        demand = SetDemand(A=9)
+        await queue.publish(for_pool("A", "a1", "b1", "c1"))
+        failing = await queue.receive(2, 5.0, demand)
+        assert ids(failing) == ["a1", "b1"]
+        await queue.nack(failing, 0.0)
+        await queue.publish(for_pool("A", "d1"))
+        assert ids(await queue.receive(1, 5.0, demand)) == ["c1"]
+        assert ids(await queue.receive(2, 5.0, demand)) == ["a1", "b1"]
+        assert ids(await queue.receive(2, 5.0, demand)) == ["d1"]
+
+    async def test_a_group_that_names_two_pools_stays_in_order(self, bench: Bench) -> None:
+        if not bench.capabilities.selects_pools:
+            return
+        queue = await bench.client()
+        await queue.publish([*for_pool("A", "g1", "g2"), *for_pool("B", "g3"), *for_pool("A", "g4")])
+        demand = SetDemand(A=9, B=9)
+        for expected in (["g1", "g2"], ["g3"], ["g4"]):
+            batch = await queue.receive(10, 5.0, demand)
+            assert ids(batch) == expected
+            assert await queue.receive(10, 0.0, demand) == []
+            await queue.ack(batch)
+
+    async def test_room_that_comes_while_a_receive_waits_ends_the_wait(self, bench: Bench) -> None:
+        if not bench.capabilities.selects_pools:
+            return
+        queue = await bench.client()
+        await queue.publish(for_pool("A", "a1"))
+        demand = SetDemand(A=0)
+        receiving = asyncio.gather(queue.receive(10, 15.0, demand))
+        await asyncio.sleep(0.3)
+        started = asyncio.get_running_loop().time()
+        demand.grow(A=1)
+        [batch] = await receiving
+        assert ids(batch) == ["a1"]
+        assert asyncio.get_running_loop().time() - started < 10
+        assert demand.listeners == []
 
     # Publishing
 

@@ -105,7 +105,7 @@ class Walk:
         self._client = await self._bench.client(LEASE_S)
 
     async def _keep_leases(self) -> None:
-        soon = self._bench.clock.wall() + LEASE_S * 0.7
+        soon = self._bench.clock.monotonic() + LEASE_S * 0.7
         if ending := [delivery for delivery in self._hand.values() if delivery.lease_until < soon]:
             await self._client.extend(ending, LEASE_S)
 
@@ -148,7 +148,7 @@ class Walk:
         if name in self._doubtful:
             return
         if (held := self._hand.get(name)) is not None:
-            assert held.lease_until <= self._bench.clock.wall() + 0.1, self._told(f"{name} is shown although held")
+            assert held.lease_until <= self._bench.clock.monotonic() + 0.1, self._told(f"{name} is shown although held")
         elif self._ordered:
             settled = self._ended | self._doubtful
             before = (f"{name[0]}{number}" for number in range(1, int(name[1:])))

@@ -81,7 +81,7 @@ async def test_leases_of_a_killed_process_come_back_at_once_and_those_of_a_live_
         assert (leased_by_victim, leased_by_survivor) == ("a1 a2", "b1 b2")
         await kill(victim)
         async with opened(path) as queue:
-            assert bodies(await queue.receive(10, 0)) == ["a1", "a2", "c1"]
+            assert bodies(await queue.receive(10, 0)) == ["c1", "a1", "a2"]  # ready longest first
             assert lock_files(path) == 2  # the survivor's and our own
 
 

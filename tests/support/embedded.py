@@ -1,8 +1,10 @@
 """What the tests of the embedded queue share."""
 
-from collections.abc import AsyncIterator, Sequence
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from flowcatalyst.message import Delivery
 from flowcatalyst.queues.contract import Outgoing
@@ -41,3 +43,21 @@ async def take(queue: EmbeddedQueue, limit: int = 256) -> list[Delivery]:
 
 def bodies(deliveries: Sequence[Delivery]) -> list[str]:
     return [str(delivery.body) for delivery in deliveries]
+
+
+async def instructions(queue: EmbeddedQueue, job: Callable[[sqlite3.Connection], Any]) -> int:
+    """Virtual machine instructions of a job: the work done, whatever the machine is busy with."""
+    count = 0
+
+    def tick() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    def counted(connection: sqlite3.Connection) -> None:
+        connection.set_progress_handler(tick, 1)
+        job(connection)
+        connection.set_progress_handler(None, 1)
+
+    await queue.store.writer.run(counted)
+    return count

@@ -1,8 +1,9 @@
 """The embedded queue: its cost in work done, and its behaviour against a simple model."""
 
 import asyncio
+import re
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowcatalyst.message import Delivery, Settled
-from flowcatalyst.queues import embedded_jobs
-from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.queues import embedded_jobs, embedded_lanes, embedded_take
+from flowcatalyst.queues.contract import Outgoing, Room
 from flowcatalyst.queues.embedded import EmbeddedQueue
 from tests.support.clocks import SetClock
-from tests.support.embedded import another, bodies, opened, take
+from tests.support.embedded import another, bodies, instructions, opened, take
 
 
 @pytest.fixture
@@ -35,15 +36,20 @@ async def queue(tmp_path: Path, clock: SetClock) -> AsyncIterator[EmbeddedQueue]
 
 
 def plans(connection: sqlite3.Connection) -> list[str]:
+    constants = [item for module in (embedded_jobs, embedded_lanes, embedded_take) for item in vars(module).items()]
     hot = [
         value
-        for name, value in vars(embedded_jobs).items()
-        if isinstance(value, str) and name.isupper() and name not in ("_READY_MESSAGES", "_DEPTH", "_OWNED")
+        for name, value in constants
+        if isinstance(value, str)
+        and name[0] == "_"
+        and name.isupper()
+        and name not in ("_OF_ONE_POOL", "_OWNED", "_ALL_BY_DEFAULT")
     ]
-    assert len(hot) > 15
+    hot += [embedded_take.ready_messages(part, 2) for part in (embedded_take.SHARES, embedded_take.MORE)]
+    assert len(hot) > 20
     found = []
     for statement in hot:
-        named = {word[1:].rstrip(",)") for word in statement.replace("(", " ").split() if word[0] == ":"}
+        named = set(re.findall(r":(\w+)", statement))
         parameters: Any = dict.fromkeys(named, None) if named else (None,) * statement.count("?")
         found += [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
     return found
@@ -56,63 +62,74 @@ async def test_no_statement_walks_a_whole_table_or_sorts(queue: EmbeddedQueue) -
     assert not [step for step in steps if "TEMP B-TREE" in step]
 
 
-async def instructions(queue: EmbeddedQueue, job: Callable[[sqlite3.Connection], Any]) -> int:
-    """Virtual machine instructions of a job: the work done, whatever the machine is busy with."""
-    count = 0
-
-    def tick() -> int:
-        nonlocal count
-        count += 1
-        return 0
-
-    def counted(connection: sqlite3.Connection) -> None:
-        connection.set_progress_handler(tick, 1)
-        job(connection)
-        connection.set_progress_handler(None, 1)
-
-    await queue.store.writer.run(counted)
-    return count
-
-
-async def cost_of_take_and_ack(queue: EmbeddedQueue, clock: SetClock) -> int:
+async def cost_of_take_and_ack(queue: EmbeddedQueue, room: Room | None = None) -> int:
     def work(connection: sqlite3.Connection) -> None:
-        taken = embedded_jobs.take(connection, queue.name, 20, "me", clock.now, 60)
+        taken = embedded_take.take(connection, queue.name, 20, "me", queue.store.now(), 60, room)
         assert len(taken.messages) == 20
         receipts = [message.receipt for message in taken.messages]
-        embedded_jobs.nack(connection, queue.name, [(receipt, 0) for receipt in receipts[:5]], clock.now + 5)
-        embedded_jobs.ack(connection, receipts[5:])
+        embedded_jobs.nack(connection, queue.name, [(receipt, 0) for receipt in receipts[:5]], queue.store.now(), 5)
+        embedded_jobs.ack(connection, queue.name, receipts[5:], queue.store.now())
 
     return await instructions(queue, work)
 
 
-async def test_cost_does_not_grow_with_the_backlog(queue: EmbeddedQueue, clock: SetClock) -> None:
+async def test_cost_does_not_grow_with_the_backlog(queue: EmbeddedQueue) -> None:
     costs = []
     for size in (100, 20_000):
         sized = await another(queue.store, f"backlog {size}")
         await sized.publish([Outgoing("x", f"g{n % (size // 50)}") for n in range(size)])
-        costs.append(await cost_of_take_and_ack(sized, clock))
+        costs.append(await cost_of_take_and_ack(sized))
     assert costs[1] < costs[0] * 1.2
 
 
-async def test_cost_does_not_grow_with_a_hot_locked_group(queue: EmbeddedQueue, clock: SetClock) -> None:
+async def test_cost_does_not_grow_with_a_hot_locked_group(queue: EmbeddedQueue) -> None:
     costs = []
     for size in (10, 20_000):
         sized = await another(queue.store, f"hot {size}")
         await sized.publish([Outgoing("x", "hot")] * size)
         await take(sized, 5)
         await sized.publish([Outgoing("x", f"g{n % 2}") for n in range(20)])
-        costs.append(await cost_of_take_and_ack(sized, clock))
+        costs.append(await cost_of_take_and_ack(sized))
     assert costs[1] < costs[0] * 1.2
 
 
-async def test_settling_in_a_deep_group_costs_no_more_than_in_a_shallow_one(
-    queue: EmbeddedQueue, clock: SetClock
-) -> None:
+async def test_settling_in_a_deep_group_costs_no_more_than_in_a_shallow_one(queue: EmbeddedQueue) -> None:
     costs = []
     for size in (40, 20_000):
         sized = await another(queue.store, f"deep {size}")
         await sized.publish([Outgoing("x", "hot")] * size)
-        costs.append(await cost_of_take_and_ack(sized, clock))
+        costs.append(await cost_of_take_and_ack(sized))
+    assert costs[1] < costs[0] * 1.2
+
+
+async def test_cost_does_not_grow_with_the_backlog_of_a_pool_without_room(queue: EmbeddedQueue) -> None:
+    costs = []
+    for size in (100, 20_000):
+        sized = await another(queue.store, f"full pool {size}")
+        await sized.publish([Outgoing('{"poolCode": "FULL"}', f"g{n % (size // 5)}") for n in range(size)])
+        await sized.publish([Outgoing('{"poolCode": "IDLE"}', f"h{n % 4}") for n in range(40)])
+        costs.append(await cost_of_take_and_ack(sized, Room({"FULL": 0, "IDLE": 100})))
+    assert costs[1] < costs[0] * 1.2
+
+
+async def test_cost_does_not_grow_with_the_number_of_pools_that_messages_name(queue: EmbeddedQueue) -> None:
+    costs = []
+    for size in (1000, 20_000):
+        sized = await another(queue.store, f"codes {size}")
+        await sized.publish([Outgoing(f'{{"poolCode": "P{n}"}}', f"g{n}") for n in range(size)])
+        await sized.publish([Outgoing('{"poolCode": "IDLE"}', f"h{n % 4}") for n in range(40)])
+        costs.append(await cost_of_take_and_ack(sized, Room({"IDLE": 100})))
+    assert costs[1] < costs[0] * 1.2
+
+
+async def test_cost_of_looking_for_nothing_does_not_grow_with_what_there_is_no_room_for(queue: EmbeddedQueue) -> None:
+    costs = []
+    for size in (100, 20_000):
+        sized = await another(queue.store, f"no room {size}")
+        await sized.publish([Outgoing('{"poolCode": "FULL"}', f"g{n}") for n in range(size)])
+        room = Room({"FULL": 0, "IDLE": 100})
+        look = partial(embedded_take.take, queue=sized.name, limit=20, owner="me", now=0.0, visibility_s=60, room=room)
+        costs.append(await instructions(sized, look))
     assert costs[1] < costs[0] * 1.2
 
 
@@ -134,6 +151,10 @@ class Model:
         for message in taken:
             message["hidden_until"] = now + 60
         return [message["body"] for message in taken]
+
+    def by_lane(self, bodies: Sequence[str]) -> dict[str, list[str]]:
+        lanes = {message["body"]: message["lane"] for message in self.messages}
+        return {lane: [body for body in bodies if lanes[body] == lane] for lane in set(lanes.values())}
 
     def settle(self, body: str, hidden_until: float | None, *, unlock: bool) -> None:
         (message,) = [message for message in self.messages if message["body"] == body]
@@ -162,7 +183,7 @@ async def follow(queue: EmbeddedQueue, clock: SetClock, actions: Sequence[tuple[
             await queue.publish([Outgoing(f"{number}", argument)])
         elif action == "receive":
             deliveries = await take(queue)
-            assert bodies(deliveries) == model.receive(clock.now)
+            assert model.by_lane(bodies(deliveries)) == model.by_lane(model.receive(clock.now))
             held.update(zip(bodies(deliveries), deliveries, strict=True))
         elif action == "advance":
             clock.now += argument

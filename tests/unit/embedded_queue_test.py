@@ -10,7 +10,7 @@ import pytest
 
 from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
 from flowcatalyst.message import MAX_BODY_BYTES, Settled
-from flowcatalyst.queues import embedded_jobs
+from flowcatalyst.queues import embedded_lanes
 from flowcatalyst.queues.contract import Depth, Outgoing, Publisher, Queue
 from flowcatalyst.queues.embedded import EmbeddedQueue
 from tests.support.clocks import SetClock
@@ -44,8 +44,8 @@ async def test_a_group_comes_in_the_order_it_was_published(queue: EmbeddedQueue)
     await queue.publish(grouped("a1", "b1", "a2"))
     await queue.publish(grouped("a3"))
     deliveries = await take(queue)
-    assert bodies(deliveries) == ["a1", "b1", "a2", "a3"]
-    assert [delivery.group for delivery in deliveries] == ["a", "b", "a", "a"]
+    assert bodies(deliveries) == ["a1", "a2", "a3", "b1"]
+    assert [delivery.group for delivery in deliveries] == ["a", "a", "a", "b"]
     assert len({delivery.broker_id for delivery in deliveries}) == 4
 
 
@@ -79,7 +79,7 @@ async def test_a_single_hot_group_fills_a_batch(queue: EmbeddedQueue) -> None:
     assert bodies(await take(queue, 64)) == [f"a{n:03}" for n in range(64)]
 
 
-async def test_oldest_heads_come_first_when_a_batch_cannot_hold_all(queue: EmbeddedQueue) -> None:
+async def test_who_is_ready_longest_comes_first_when_a_batch_cannot_hold_all(queue: EmbeddedQueue) -> None:
     await queue.publish(grouped(*(f"a{n:02}" for n in range(30)), *(f"b{n:02}" for n in range(30)), "c1"))
     assert bodies(await take(queue, 25)) == [*(f"a{n:02}" for n in range(20)), *(f"b{n:02}" for n in range(5))]
 
@@ -151,8 +151,19 @@ async def test_unlock_after_the_lease_ran_out_works_too(queue: EmbeddedQueue, cl
     await queue.publish(grouped("a1", "a2"))
     (first,) = await take(queue, 1)
     clock.now += 61
-    await queue.store.writer.run(lambda c: embedded_jobs._unlock_what_is_due(c, "orders", clock.now))
+    await queue.store.writer.run(lambda c: embedded_lanes.unlock_what_is_due(c, "orders", queue.store.now()))
     assert await queue.nack([first], 0, unlock=True) == [Settled.OK]
+    assert sorted(bodies(await take(queue))) == ["a1", "a2"]
+
+
+async def test_a_delay_asked_for_after_the_lease_ran_out_is_kept(queue: EmbeddedQueue, clock: SetClock) -> None:
+    await queue.publish(grouped("a1", "a2"))
+    first, _ = await take(queue)
+    clock.now += 61
+    await queue.store.writer.run(lambda c: embedded_lanes.unlock_what_is_due(c, "orders", queue.store.now()))
+    assert await queue.nack([first], 30) == [Settled.OK]
+    assert await take(queue) == []
+    clock.now += 30
     assert bodies(await take(queue)) == ["a1", "a2"]
 
 

@@ -46,6 +46,7 @@ def claimed(capabilities: Capabilities) -> dict[str, str]:
         "locks a group while one of its messages is in flight": word(capabilities.locks_groups),
         "gives back with a delay": word(capabilities.delayed_nack),
         "leases, extended by the router": word(capabilities.extends),
+        "is asked for what each pool has room for": word(capabilities.selects_pools),
         "drops repeated deduplication ids": word(capabilities.deduplicates),
         "messages of one poll": str(capabilities.max_batch),
         "one poll waits": f"{capabilities.long_poll_s:g} s",

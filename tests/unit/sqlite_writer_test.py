@@ -70,7 +70,7 @@ async def test_every_commit_reaches_the_disk(writer: SqliteWriter) -> None:
     def pragmas(connection: sqlite3.Connection) -> list[object]:
         return [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
 
-    assert await writer.read(pragmas) == ["wal", 2]  # 2 is FULL
+    assert await writer.read_in_turn(pragmas) == ["wal", 2]  # 2 is FULL
 
 
 async def test_waiting_jobs_share_one_commit(writer: SqliteWriter) -> None:
@@ -109,7 +109,7 @@ async def test_a_job_commits_although_its_awaiter_was_cancelled(writer: SqliteWr
     with pytest.raises(asyncio.CancelledError):
         await task
     gate.open.set()
-    assert await writer.read(texts) == ["kept"]
+    assert await writer.read_in_turn(texts) == ["kept"]
 
 
 async def test_closing_finishes_pending_jobs_and_may_be_repeated(writer: SqliteWriter) -> None:
@@ -124,12 +124,53 @@ async def test_closing_finishes_pending_jobs_and_may_be_repeated(writer: SqliteW
         await writer.run(texts)
 
 
+async def test_a_read_does_not_wait_for_a_write_and_sees_what_is_committed(writer: SqliteWriter) -> None:
+    await writer.run(partial(note, text="before"))
+    gate = Gate()
+    writing = writer.submit(gate)
+    later = writer.submit(partial(note, text="later"))
+    assert await writer.read(texts) == ["before"]
+    gate.open.set()
+    await asyncio.gather(writing, later)
+    assert await writer.read(texts) == ["before", "later"]
+
+
+async def test_a_write_does_not_wait_for_a_read(writer: SqliteWriter) -> None:
+    gate = Gate()
+    reading = asyncio.get_running_loop().create_task(writer.read(gate))
+    await asyncio.sleep(0)
+    assert await writer.run(partial(note, text="meanwhile")) == "meanwhile"
+    gate.open.set()
+    await reading
+
+
+async def test_a_read_cannot_write_and_its_failure_is_its_own(writer: SqliteWriter) -> None:
+    with pytest.raises(StorageError, match=r"notes\.db"):
+        await writer.read(partial(note, text="no"))
+    assert await writer.read(texts) == []
+
+
+async def test_closing_waits_for_reads_and_leaves_only_the_database(writer: SqliteWriter) -> None:
+    gate = Gate()
+    await writer.run(partial(note, text="kept"))
+    reading = asyncio.get_running_loop().create_task(writer.read(gate))
+    pending = asyncio.get_running_loop().create_task(writer.read(texts))
+    await asyncio.sleep(0)
+    gate.open.set()
+    await writer.close()
+    await reading
+    assert await pending == ["kept"]
+    assert file_names(writer.path.parent) == ["notes.db"]
+    with pytest.raises(StorageUnavailableError, match="is closed"):
+        await writer.read(texts)
+
+
 async def test_a_writer_that_was_never_opened_can_be_closed(tmp_path: Path) -> None:
     await SqliteWriter(tmp_path / "notes.db", SCHEMA).close()
 
 
 async def test_a_locked_file_is_unavailable_for_the_whole_batch_at_once(writer: SqliteWriter, tmp_path: Path) -> None:
-    await writer.read(lambda connection: connection.execute("PRAGMA busy_timeout=1").fetchone())
+    await writer.read_in_turn(lambda connection: connection.execute("PRAGMA busy_timeout=1").fetchone())
     other = sqlite3.connect(tmp_path / "notes.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     jobs = [writer.run(partial(note, text=str(n))) for n in range(3)]
@@ -142,8 +183,8 @@ async def test_a_locked_file_is_unavailable_for_the_whole_batch_at_once(writer: 
 
 
 async def test_a_full_disk_is_named_and_undone(writer: SqliteWriter) -> None:
-    pages = await writer.read(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
-    await writer.read(lambda connection: connection.execute(f"PRAGMA max_page_count={pages}").fetchone())
+    pages = await writer.read_in_turn(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0])
+    await writer.read_in_turn(lambda connection: connection.execute(f"PRAGMA max_page_count={pages}").fetchone())
     with pytest.raises(StorageUnavailableError, match=r"notes\.db cannot grow because the disk is full"):
         await writer.run(lambda connection: note(connection, "x" * 100_000))
     assert await writer.run(lambda connection: note(connection, "small")) == "small"

@@ -3,7 +3,7 @@
 A difference between brokers is a field of `Capabilities`, never an optional method.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,12 +23,33 @@ class Capabilities:
     visibility_s: float  # how long a received message stays hidden; infinite: as long as its receiver is connected
     ordered_receive: bool = True  # messages of a group are first shown in the order they were published
     ordered_takeover: bool = True  # what a receiver that left or vanished had is shown before what comes after it
+    selects_pools: bool = False  # can be asked for messages of certain pools; its storage is ours
     deduplicates: bool = True  # a deduplication id that was published a moment ago is not published again
     long_poll_s: float = 20.0  # how long one receive may wait; also how long a stop may have to wait for it
     partial_pause_s: float = 0.0  # pause after a partly filled batch, where polls cost money
-    whole_batches: bool = False  # polls cost money: better wait for room for a whole batch than ask for a few
     settle_linger_s: float = 0.0  # how long to collect acks for a batch, where settle calls cost money
     settle_batch: int = 100  # this many acks are worth a call of their own
+
+
+@dataclass(slots=True, frozen=True)
+class Room:
+    """How many more messages each pool takes, by the pool code that messages name."""
+
+    pools: Mapping[str, int]
+    others: int = 0  # for all codes that no pool has, and `DEFAULT_POOL` if it is not among the pools
+
+    def of(self, code: str) -> int:
+        return self.pools.get(code, self.others)
+
+
+class Demand(Protocol):
+    """What the pools can take while a receive waits. It is live: room comes and goes meanwhile."""
+
+    def room(self) -> Room:
+        """As it is now."""
+
+    def on_growth(self, look_again: Callable[[], None]) -> Callable[[], None]:
+        """Call `look_again` whenever a pool that had no room has some. Calling what this returns ends that."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -92,8 +113,12 @@ class Queue(Protocol):
     def fit(self, capacity: int) -> None:
         """The router may own this many messages at once; it never asks for more than it has room for."""
 
-    async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
+    async def receive(self, limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
         """Up to `limit` messages, oldest first in each group; empty when none came within `wait_s`.
+
+        A queue that selects pools brings no more for a pool than `demand` has room for at that moment, and groups in
+        the order in which they became ready, not by the age of their first message: what fails again and again is
+        always the oldest. Other queues pass the demand by.
 
         It ends by itself a few seconds after `wait_s` at the latest, whatever the broker does.
         """
@@ -107,6 +132,12 @@ class Queue(Protocol):
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
         """Keep messages hidden for `seconds` from now and set their `lease_until`."""
 
+    def holds(self, delivery: Delivery) -> bool:
+        """Whether a message that was received is still ours, as far as can be told without asking the broker.
+
+        False where it came over a connection that is gone: somebody else may have it by now.
+        """
+
     async def depth(self) -> Depth | None:
         """How many messages the queue holds, as far as the broker can tell; None if it cannot."""
 
@@ -117,9 +148,13 @@ class Source(Protocol):
     name: str
     capabilities: Capabilities
 
-    def ack(self, delivery: Delivery) -> None: ...
+    def ack(self, delivery: Delivery, done: Callable[[], None] | None = None) -> None:
+        """Remove the message from its queue; `done` is called when that is durable."""
 
     def nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False) -> None: ...
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Whether the message is still ours, as far as can be told without asking the broker."""
 
 
 class Publisher(Protocol):

@@ -13,10 +13,10 @@ from typing import Any, Final, TypeVar
 
 from flowcatalyst.errors import QueueUnavailableError, StorageError
 from flowcatalyst.message import Delivery, Settled
-from flowcatalyst.queues import embedded_jobs
-from flowcatalyst.queues.contract import Capabilities, Depth, Outgoing, Published, check_outgoing
-from flowcatalyst.queues.embedded_jobs import Leased, Receipt, Taken
+from flowcatalyst.queues import embedded_jobs, embedded_take
+from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Outgoing, Published, check_outgoing
 from flowcatalyst.queues.embedded_store import EmbeddedStore
+from flowcatalyst.queues.embedded_take import Leased, Taken
 
 __all__ = ["EmbeddedQueue", "EmbeddedStore"]
 
@@ -48,6 +48,7 @@ class EmbeddedQueue:
             locks_groups=True,
             delayed_nack=True,
             extends=True,
+            selects_pools=True,
             max_batch=max_batch,
             visibility_s=visibility_s,
             long_poll_s=long_poll_s,
@@ -55,6 +56,7 @@ class EmbeddedQueue:
         )
         self._poll_interval_s = poll_interval_s
         self._clock = store.clock
+        self._codes_after = ""  # where the next look at the pools that messages name begins
         self._changes = 0  # counts wake-ups, so that none is lost between a look and the wait after it
         self._sleepers: set[asyncio.Future[None]] = set()
 
@@ -72,7 +74,7 @@ class EmbeddedQueue:
             await self.store.close()
         elif all(other.name != self.name for other in self.store.queues):
             await self._run(
-                partial(embedded_jobs.release, owners=[self.store.owner], now=self._clock.wall(), queue=self.name)
+                partial(embedded_jobs.release, owners=[self.store.owner], now=self.store.now(), queue=self.name)
             )
 
     def wake(self) -> None:
@@ -91,62 +93,76 @@ class EmbeddedQueue:
             return []
         for message in messages:
             check_outgoing(message)
-        now = self._clock.wall()
-        accepted = await self._run(partial(embedded_jobs.publish, queue=self.name, messages=tuple(messages), now=now))
+        accept = partial(embedded_jobs.publish, queue=self.name, messages=tuple(messages))
+        accepted = await self._run(partial(accept, now=self.store.now(), wall=self._clock.wall()))
         return [
             Published(self._broker_id(seq), duplicate=position in accepted.duplicates)
             for position, seq in enumerate(accepted.seqs)
         ]
 
-    async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
-        """Up to `limit` messages, oldest first in each group; empty when none came within `wait_s`."""
+    async def receive(self, limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
+        """Up to `limit` messages, as many for each pool as it has room for; empty when none came within `wait_s`."""
         assert limit > 0, "ask for at least one message"
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + wait_s
-        while True:
-            changes, now = self._changes, self._clock.wall()
-            taken = await self._take(min(limit, self.capabilities.max_batch), now)
-            if taken.messages or loop.time() >= give_up_at:
-                lease_until = now + self.capabilities.visibility_s
-                return [self._delivery(message, lease_until) for message in taken.messages]
-            await self._wait_for_change(changes, taken, give_up_at)
+        end_notice = demand.on_growth(self.wake) if demand is not None else _nothing
+        try:
+            while True:
+                changes = self._changes
+                taken, lease_until = await self._take(min(limit, self.capabilities.max_batch), demand)
+                if taken.messages or loop.time() >= give_up_at:
+                    return [self._delivery(message, lease_until) for message in taken.messages]
+                await self._wait_for_change(changes, taken, give_up_at)
+        finally:
+            end_notice()
 
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
         """Remove messages for good. Acking what is already gone is OK."""
         receipts = [delivery.receipt for delivery in deliveries]
-        return await self._run(partial(embedded_jobs.ack, receipts=receipts)) if receipts else []
+        job = partial(embedded_jobs.ack, queue=self.name, receipts=receipts, now=self.store.now())
+        return await self._run(job) if receipts else []
 
     async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
         """Show messages again after `delay_s`. With `unlock` they stop holding their group back meanwhile."""
         failures = [(delivery.receipt, delivery.failures) for delivery in deliveries]
-        visible_at = self._clock.wall() + delay_s if delay_s > 0 else None
-        job = partial(embedded_jobs.nack, queue=self.name, failures=failures, visible_at=visible_at, unlock=unlock)
-        return await self._run(job) if failures else []
+        job = partial(embedded_jobs.nack, queue=self.name, failures=failures, now=self.store.now(), delay_s=delay_s)
+        return await self._run(partial(job, unlock=unlock)) if failures else []
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
         """Keep messages hidden for `seconds` from now and set their `lease_until`."""
         if not deliveries:
             return []
         receipts = [delivery.receipt for delivery in deliveries]
-        until = self._clock.wall() + seconds
+        lease_until, until = self._clock.monotonic() + seconds, self.store.now() + seconds
         results = await self._run(partial(embedded_jobs.extend, receipts=receipts, owner=self.store.owner, until=until))
         for delivery, result in zip(deliveries, results, strict=True):
             if result is Settled.OK:
-                delivery.lease_until = until
+                delivery.lease_until = lease_until
         return results
 
-    async def depth(self) -> Depth:
-        """How many messages the queue holds; the cost grows with that number."""
-        return await self._read(partial(embedded_jobs.depth, queue=self.name, now=self._clock.wall()))
+    def holds(self, delivery: Delivery) -> bool:
+        """Only its lease, which the router watches itself, can end."""
+        return True
 
-    async def _take(self, limit: int, now: float) -> Taken:
+    async def depth(self) -> Depth:
+        """How many messages the queue holds; the cost grows with those that are hidden, not with those that wait."""
+        with _storage_errors_as_queue_errors():
+            return await self.store.writer.read(partial(embedded_jobs.depth, queue=self.name, now=self.store.now()))
+
+    async def _take(self, limit: int, demand: Demand | None) -> tuple[Taken, float]:
+        """What can be had now, and the monotonic time when its leases end."""
         visibility_s = self.capabilities.visibility_s
-        take = partial(embedded_jobs.take, queue=self.name, limit=limit, now=now, visibility_s=visibility_s)
+        take = partial(embedded_take.take, queue=self.name, limit=limit, visibility_s=visibility_s)
         with _storage_errors_as_queue_errors():
             await self.store.reap_now_and_then()
-            leasing = self.store.writer.submit(partial(take, owner=self.store.owner))
+            room = demand.room() if demand is not None else None
+            lease_until = self._clock.monotonic() + visibility_s
+            job = partial(take, owner=self.store.owner, now=self.store.now(), room=room, codes_after=self._codes_after)
+            leasing = self.store.writer.submit(job)
             try:
-                return await asyncio.shield(leasing)
+                taken = await asyncio.shield(leasing)
+                self._codes_after = taken.codes_seen_to
+                return taken, lease_until
             except asyncio.CancelledError:
                 leasing.add_done_callback(self._give_back)  # the lease is, or will be, committed all the same
                 raise
@@ -156,19 +172,20 @@ class EmbeddedQueue:
             return
         failures = [(message.receipt, message.failures) for message in leasing.result().messages]
         with suppress(StorageError):  # closed meanwhile: closing gave everything back
-            self._submit(partial(embedded_jobs.nack, queue=self.name, failures=failures, visible_at=None))
+            now = self.store.now()
+            self._submit(partial(embedded_jobs.nack, queue=self.name, failures=failures, now=now, delay_s=0.0))
 
     async def _wait_for_change(self, changes: int, taken: Taken, give_up_at: float) -> None:
         """Return when the queue may have messages again, or at `give_up_at`."""
         loop = asyncio.get_running_loop()
         if taken.next_due is not None:
-            give_up_at = min(give_up_at, loop.time() + taken.next_due - self._clock.wall())
+            give_up_at = min(give_up_at, loop.time() + taken.next_due - self.store.now())
         while self._changes == changes and (left := give_up_at - loop.time()) > 0:
             await self._sleep(min(left, self._poll_interval_s))
             with _storage_errors_as_queue_errors():
                 await self.store.reap_now_and_then()
-            if await self._read(embedded_jobs.data_version) != taken.data_version:
-                return
+                if await self.store.writer.read_in_turn(embedded_jobs.data_version) != taken.data_version:
+                    return
 
     async def _sleep(self, seconds: float) -> None:
         sleeper = asyncio.get_running_loop().create_future()
@@ -193,17 +210,16 @@ class EmbeddedQueue:
         if not done.cancelled() and done.exception() is None:
             self.store.wake(self.name)
 
-    async def _read(self, job: Callable[[Connection], T]) -> T:
-        with _storage_errors_as_queue_errors():
-            return await self.store.writer.read(job)
-
     def _broker_id(self, seq: int) -> str:
         return f"embedded-{self.store.id}-{seq}"
 
     def _delivery(self, message: Leased, lease_until: float) -> Delivery:
-        seq, lane, epoch, receives, failures, group, body = message
-        receipt = Receipt(seq, lane, epoch)
-        return Delivery(self._broker_id(seq), receipt, body, group, receives, lease_until, failures)
+        _, seq, _, _, receives, failures, _, group, body = message
+        return Delivery(self._broker_id(seq), message.receipt, body, group, receives, lease_until, failures)
+
+
+def _nothing() -> None:
+    """Nobody was asked for notices."""
 
 
 @contextmanager

@@ -9,12 +9,14 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Final, Protocol
 
-from flowcatalyst.clock import Clock
+from flowcatalyst.clock import Clock, boot_id
 from flowcatalyst.errors import StorageError
 from flowcatalyst.queues import embedded_jobs
+from flowcatalyst.queues.embedded_migration import migrate_from_1
 from flowcatalyst.sqlite_writer import SqliteWriter
 
 SCHEMA: Final = Path(__file__).with_name("embedded.sql")
+VERSION: Final = 2  # of the schema; embedded_migration.py has the way from older ones
 REAP_EVERY_S: Final = 5.0  # how often an open store looks for owners that died
 
 
@@ -71,9 +73,11 @@ class EmbeddedStore:
     It opens with the first of its queues and closes with the last.
     """
 
-    def __init__(self, path: Path, clock: Clock) -> None:
+    def __init__(self, path: Path, clock: Clock, boot: str | None = None) -> None:
         self.path = path
         self.clock = clock
+        self._boot = boot_id() if boot is None else boot
+        self._clock_offset = 0.0
         self.id = ""  # of the file, known once it is open
         # Not from the injected ids: it has to differ from that of any other process, in a replay too.
         self.owner = f"{os.getpid()}-{secrets.token_hex(6)}"
@@ -92,7 +96,7 @@ class EmbeddedStore:
             self.writer = self._new_writer()
             await self.writer.open()
             try:
-                self.id = await self.writer.run(self._register)
+                self.id, self._clock_offset = await self.writer.run(self._register)
                 await self.reap()
             except BaseException:
                 await self._shut()
@@ -107,13 +111,21 @@ class EmbeddedStore:
                 await self._shut()
 
     def _new_writer(self) -> SqliteWriter:
-        return SqliteWriter(self.path, SCHEMA.read_text())
+        return SqliteWriter(self.path, SCHEMA.read_text(), VERSION, {1: self._migrate_from_1})
 
     async def _shut(self) -> None:
         try:
             await self.writer.run(self._unregister)
         finally:
             await self.writer.close()
+
+    def now(self) -> float:
+        """Seconds on the clock of the file, on which leases, delays and deduplication end.
+
+        It is the machine's monotonic clock with an offset, so it is the same in all processes, and setting the
+        machine's time neither ends nor prolongs anything. It stands still while the machine is off or asleep.
+        """
+        return self.clock.monotonic() + self._clock_offset
 
     def wake(self, queue: str) -> None:
         """Tell those who wait on a queue that it changed."""
@@ -137,12 +149,24 @@ class EmbeddedStore:
 
     # From here on: in the writer's thread.
 
-    def _register(self, connection: Connection) -> str:
+    def _migrate_from_1(self, connection: Connection) -> None:
+        if self._others_live(connection):
+            raise StorageError(f"{self.path} is in use by an older version of FlowCatalyst: stop that first")
+        migrate_from_1(connection, SCHEMA.read_text(), self.clock.wall())
+
+    def _others_live(self, connection: Connection) -> bool:
+        owners = embedded_jobs.other_owners(connection, self.owner)
+        return any(OwnerLock(self.path, owner).is_held() for owner in owners)
+
+    def _register(self, connection: Connection) -> tuple[str, float]:
         self._lock.hold()  # before anybody can read of this owner
-        return embedded_jobs.register(connection, self.owner)
+        others_live = self._others_live(connection)
+        # Read here, under the write lock: no earlier than any time that another process has stored.
+        monotonic = self.clock.monotonic()
+        return embedded_jobs.register(connection, self.owner, self._boot, monotonic, others_live=others_live)
 
     def _unregister(self, connection: Connection) -> None:
-        embedded_jobs.forget(connection, [self.owner], self.clock.wall())
+        embedded_jobs.forget(connection, [self.owner], self.now())
         self._lock.remove()
 
     def _dead_owners(self, connection: Connection) -> list[str]:
@@ -150,6 +174,6 @@ class EmbeddedStore:
         return [owner for owner in others if not OwnerLock(self.path, owner).is_held()]
 
     def _bury(self, dead: list[str], connection: Connection) -> None:
-        embedded_jobs.forget(connection, dead, self.clock.wall())
+        embedded_jobs.forget(connection, dead, self.now())
         for owner in dead:
             OwnerLock(self.path, owner).remove()

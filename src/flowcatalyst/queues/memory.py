@@ -1,8 +1,9 @@
-"""A queue in memory, for tests and simulation, in the two personalities that brokers come in.
+"""A queue in memory, for tests and simulation, in the personalities that queues come in.
 
 `ordered=True` behaves like SQS FIFO: a group with a hidden message is locked, and a message given back comes before
 its followers. `ordered=False` behaves like JetStream: a message given back comes again when its delay is over, whatever
-its followers did meanwhile.
+its followers did meanwhile. `selects_pools=True` behaves like the embedded queue: it is asked per pool, and groups take
+turns.
 """
 
 import asyncio
@@ -10,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flowcatalyst.clock import Clock
-from flowcatalyst.message import Delivery, Settled
-from flowcatalyst.queues.contract import Capabilities, Depth, Outgoing, Published, check_outgoing
+from flowcatalyst.message import Delivery, Settled, pool_code_of
+from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Outgoing, Published, Room, check_outgoing
+from flowcatalyst.queues.memory_lanes import Lanes
 
 DEDUPLICATION_S = 300.0
 
@@ -23,6 +25,7 @@ class _Stored:
     number: int
     message: Outgoing
     lane: str
+    pool: str
     visible_at: float = 0.0
     receives: int = 0
     failures: int = 0
@@ -32,8 +35,16 @@ class MemoryQueue:
     """Holds everything in one ordered dict; simple before fast."""
 
     def __init__(
-        self, name: str, clock: Clock, *, ordered: bool = True, visibility_s: float = 60.0, max_batch: int = 10
+        self,
+        name: str,
+        clock: Clock,
+        *,
+        ordered: bool = True,
+        selects_pools: bool = False,
+        visibility_s: float = 60.0,
+        max_batch: int = 10,
     ) -> None:
+        assert ordered or not selects_pools, "there is no queue that selects pools and does not keep order"
         self.name = name
         self.advice: Sequence[str] = ()
         self.calls: Mapping[str, int] = {}
@@ -41,6 +52,7 @@ class MemoryQueue:
             ordered_redelivery=ordered,
             ordered_takeover=ordered,
             locks_groups=ordered,
+            selects_pools=selects_pools,
             delayed_nack=True,
             extends=True,
             max_batch=max_batch,
@@ -48,6 +60,7 @@ class MemoryQueue:
         )
         self._clock = clock
         self._stored: dict[int, _Stored] = {}
+        self._lanes_by_pool = Lanes() if selects_pools else None
         self._deduplication: dict[str, tuple[float, str]] = {}
         self._published = 0
         self._changed = asyncio.Event()
@@ -61,7 +74,7 @@ class MemoryQueue:
     async def close(self) -> None:
         """Show again what was received and not settled, as a broker does when its consumer goes away."""
         for stored in self._stored.values():
-            stored.visible_at = 0.0
+            self._reveal(stored)
         self._changed.set()
 
     def fit(self, capacity: int) -> None:
@@ -74,16 +87,23 @@ class MemoryQueue:
         self._changed.set()
         return results
 
-    async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
+    async def receive(self, limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
         deadline = self._clock.monotonic() + wait_s
-        while True:
-            self._changed.clear()
-            if batch := self._take(limit):
-                return batch
-            now = self._clock.monotonic()
-            if now >= deadline:
-                return []
-            await self._wait(min(deadline, self._next_visible(now, deadline)) - now)
+        selects = self._lanes_by_pool is not None
+        end_notice = demand.on_growth(self._changed.set) if demand is not None and selects else None
+        try:
+            while True:
+                self._changed.clear()
+                room = demand.room() if demand is not None else None
+                if batch := self._select(limit, room) if selects else self._take(limit):
+                    return batch
+                now = self._clock.monotonic()
+                if now >= deadline:
+                    return []
+                await self._wait(min(deadline, self._next_visible(now, deadline)) - now)
+        finally:
+            if end_notice is not None:
+                end_notice()
 
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
         return [self._settle(delivery.receipt, None) for delivery in deliveries]
@@ -95,8 +115,12 @@ class MemoryQueue:
         results = [self._settle(delivery.receipt, seconds) for delivery in deliveries]
         for delivery, result in zip(deliveries, results, strict=True):
             if result is Settled.OK:
-                delivery.lease_until = self._clock.wall() + seconds
+                delivery.lease_until = self._clock.monotonic() + seconds
         return results
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Only its lease, which the router watches itself, can end."""
+        return True
 
     async def depth(self) -> Depth:
         now = self._clock.monotonic()
@@ -111,7 +135,9 @@ class MemoryQueue:
         self._published += 1
         number = self._published
         lane = message.group if message.group is not None else f"alone-{number}"
-        self._stored[number] = _Stored(number, message, lane)
+        self._stored[number] = stored = _Stored(number, message, lane, pool_code_of(message.body))
+        if self._lanes_by_pool is not None:
+            self._lanes_by_pool.enter(stored)
         broker_id = self._broker_id(number)
         if key is not None:
             self._deduplication[key] = (now + DEDUPLICATION_S, broker_id)
@@ -128,16 +154,23 @@ class MemoryQueue:
                 batch.append(self._lease(stored, now))
         return batch
 
+    def _select(self, limit: int, room: Room | None) -> list[Delivery]:
+        now = self._clock.monotonic()
+        assert self._lanes_by_pool is not None
+        self._lanes_by_pool.show_due(now)
+        chosen = self._lanes_by_pool.choose(min(limit, self.capabilities.max_batch), room)
+        return [self._lease(self._stored[message.number], now) for message in chosen]
+
     def _lease(self, stored: _Stored, now: float) -> Delivery:
         stored.receives += 1
-        stored.visible_at = now + self.capabilities.visibility_s
+        self._hide_until(stored, now + self.capabilities.visibility_s)
         return Delivery(
             broker_id=self._broker_id(stored.number),
             receipt=(stored.number, stored.receives),
             body=stored.message.body,
             group=stored.message.group,
             receive_count=stored.receives,
-            lease_until=self._clock.wall() + self.capabilities.visibility_s,
+            lease_until=now + self.capabilities.visibility_s,
             failures=stored.failures,
         )
 
@@ -146,7 +179,8 @@ class MemoryQueue:
         result = self._settle(receipt, delay_s)
         if stored is not None and result is Settled.OK:
             stored.failures = failures
-            stored.lane = f"alone-{stored.number}" if unlock else stored.lane
+            if unlock:
+                self._move_to_own_lane(stored)
         return result
 
     def _settle(self, receipt: Receipt, hide_s: float | None) -> Settled:
@@ -158,14 +192,37 @@ class MemoryQueue:
             return Settled.GONE
         if hide_s is None:
             del self._stored[number]
+            if self._lanes_by_pool is not None:
+                self._lanes_by_pool.leave(stored)
             if not self._stored:  # an emptied dict keeps its table, a cleared one does not
                 self._stored.clear()
         else:
-            stored.visible_at = self._clock.monotonic() + hide_s
+            self._hide_until(stored, self._clock.monotonic() + hide_s)
         self._changed.set()
         return Settled.OK
 
+    def _move_to_own_lane(self, stored: _Stored) -> None:
+        if self._lanes_by_pool is not None:
+            self._lanes_by_pool.leave(stored)
+        stored.lane = f"alone-{stored.number}"
+        if self._lanes_by_pool is not None:
+            self._lanes_by_pool.enter(stored)
+            self._lanes_by_pool.hide(stored)
+
+    def _hide_until(self, stored: _Stored, visible_at: float) -> None:
+        stored.visible_at = visible_at
+        if self._lanes_by_pool is not None:
+            self._lanes_by_pool.hide(stored)
+            self._lanes_by_pool.show_due(self._clock.monotonic())  # given back without a delay: it is ready now
+
+    def _reveal(self, stored: _Stored) -> None:
+        stored.visible_at = 0.0
+        if self._lanes_by_pool is not None:
+            self._lanes_by_pool.show(stored)
+
     def _next_visible(self, now: float, default: float) -> float:
+        if self._lanes_by_pool is not None:
+            return self._lanes_by_pool.next_due(default)
         return min((s.visible_at for s in self._stored.values() if s.visible_at > now), default=default)
 
     async def _wait(self, seconds: float) -> None:

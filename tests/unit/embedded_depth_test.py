@@ -1,0 +1,89 @@
+"""The depth of an embedded queue: counted as messages come and go, and equal to what a look at each of them gives."""
+
+import random
+import sqlite3
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from flowcatalyst.message import Delivery
+from flowcatalyst.queues import embedded_jobs
+from flowcatalyst.queues.contract import Depth, Outgoing
+from flowcatalyst.queues.embedded import EmbeddedQueue
+from tests.support.clocks import SetClock
+from tests.support.embedded import another, grouped, instructions, opened, take
+
+EACH_MESSAGE = """
+    SELECT count(*),
+      count(l.owner IS NOT NULL AND l.due > :now AND m.seq <= l.leased_to AND m.given_back <> l.epoch OR NULL),
+      count(m.visible_at > :now OR NULL)
+    FROM lanes AS l CROSS JOIN messages AS m ON m.lane = l.id WHERE l.queue = :queue"""
+
+
+async def by_each_message(queue: EmbeddedQueue) -> Depth:
+    def look(connection: sqlite3.Connection) -> Depth:
+        row = connection.execute(EACH_MESSAGE, {"queue": queue.name, "now": queue.store.now()}).fetchone()
+        total, leased, delayed = row
+        return Depth(total - leased - delayed, leased, delayed)
+
+    return await queue.store.writer.read(look)
+
+
+class Walk:
+    """Anything that can be done to a queue, with receipts that may be stale."""
+
+    def __init__(self, seed: int, clock: SetClock) -> None:
+        self.rng = random.Random(seed)
+        self.clock = clock
+        self.held: list[Delivery] = []
+        self.seen: set[str] = set()
+
+    async def step(self, queue: EmbeddedQueue) -> None:
+        what = self.rng.choices(("publish", "receive", "ack", "nack", "extend", "wait"), (3, 4, 4, 3, 1, 3))[0]
+        self.seen.add(what)
+        some = self.rng.sample(self.held, min(len(self.held), self.rng.randint(1, 4)))
+        if what == "publish":
+            groups = self.rng.choices(("a", "b", "c", None), k=self.rng.randint(1, 6))
+            await queue.publish([Outgoing("x", group, self.rng.choice((None, "1", "2"))) for group in groups])
+        elif what == "receive":
+            self.held += await take(queue, self.rng.randint(1, 8))
+        elif what == "ack":
+            await queue.ack(some)
+        elif what == "nack":
+            await queue.nack(some, self.rng.choice((0, 5, 70, 200)), unlock=self.rng.random() < 0.3)
+        elif what == "extend":
+            await queue.extend(some, self.rng.choice((1, 100)))
+        else:
+            self.clock.now += self.rng.choice((1.0, 10.0, 61.0))
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_depth_is_what_a_look_at_each_message_gives(tmp_path: Path, seed: int) -> None:
+    walk = Walk(seed, SetClock())
+    for _ in range(3):  # each time it is closed and opened again
+        async with opened(tmp_path / "queue.db", walk.clock) as queue:
+            for _ in range(40):
+                await walk.step(queue)
+                assert await queue.depth() == await by_each_message(queue)
+    assert len(walk.seen) == 6
+
+
+async def test_depth_counts_what_other_processes_publish_and_remove(tmp_path: Path) -> None:
+    clock = SetClock()
+    async with opened(tmp_path / "queue.db", clock) as one, opened(tmp_path / "queue.db", clock) as other:
+        await other.publish(grouped("a1", "b1", "c1"))
+        await one.ack(await take(one, 1))
+        assert await one.depth() == await other.depth() == Depth(2, 0, 0)
+
+
+async def test_cost_of_depth_does_not_grow_with_what_waits(tmp_path: Path) -> None:
+    async with opened(tmp_path / "queue.db", SetClock()) as queue:
+        costs = []
+        for size in (100, 20_000):
+            sized = await another(queue.store, f"depth {size}")
+            await sized.publish([Outgoing("x", f"g{n % 50}") for n in range(size)])
+            await take(sized, 10)
+            job = partial(embedded_jobs.depth, queue=sized.name, now=queue.store.now())
+            costs.append(await instructions(sized, job))
+        assert costs[1] < costs[0] * 1.1

@@ -1,7 +1,9 @@
 """What is special to ActiveMQ: what its connections, schedulers, producers and credentials do to our promises."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from proton import Message, symbol
 from flowcatalyst.clock import SystemClock
 from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Settled
-from flowcatalyst.queues import activemq, activemq_takeover, amqp_connection, amqp_message
+from flowcatalyst.queues import activemq, activemq_takeover, amqp_message
 from flowcatalyst.queues.activemq import ActiveMqQueue, AmqpLogin
 from flowcatalyst.queues.address import AmqpAddress
 from flowcatalyst.queues.amqp_connection import AmqpConnection, AmqpRefusedError
@@ -66,10 +68,16 @@ async def client(queue_name: str) -> AsyncIterator[Client]:
     """Makes clients of the test's queue and closes them."""
     made: list[ActiveMqQueue] = []
 
-    def make(*servers: Server, port: int = 0, tls: bool = False, login: AmqpLogin | None = None) -> ActiveMqQueue:
+    def make(
+        *servers: Server,
+        port: int = 0,
+        tls: bool = False,
+        login: AmqpLogin | None = None,
+        clock: SystemClock | None = None,
+    ) -> ActiveMqQueue:
         hosts = tuple(("127.0.0.1", port or server.port) for server in servers)
         address = AmqpAddress(hosts, queue_name, tls=tls)
-        made.append(ActiveMqQueue("orders", address, SystemClock(), login=login or AmqpLogin()))
+        made.append(ActiveMqQueue("orders", address, clock or SystemClock(), login=login or AmqpLogin()))
         return made[-1]
 
     yield make
@@ -85,7 +93,9 @@ def cut(queue: ActiveMqQueue) -> None:
 
 async def send(server: Server, queue_name: str, *messages: Message) -> None:
     """As an AMQP application that is not ours does it."""
-    connection = await AmqpConnection.connect("127.0.0.1", server.port, user=None, password=None, tls=None, limit_s=5)
+    connection = await AmqpConnection.connect(
+        "127.0.0.1", server.port, user=None, password=None, tls=None, limit_s=5, clock=SystemClock()
+    )
     await connection.open_sender(queue_name, 5)
     await connection.send([bytes(message.encode()) for message in messages], 5)
     await connection.close(2)
@@ -342,7 +352,7 @@ async def test_a_message_that_cannot_be_sent_again_waits_here(
 async def test_a_silent_broker_is_an_error_soon_and_a_quiet_one_is_not(
     broker: Server, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(amqp_connection, "IDLE_S", 3.0)
+    monkeypatch.setattr(activemq, "IDLE_S", 3.0)
     monkeypatch.setattr(activemq, "CONFIRM_S", 1.0)
     queue = client(broker)
     await queue.publish(grouped("a1", "b1"))
@@ -359,6 +369,67 @@ async def test_a_silent_broker_is_an_error_soon_and_a_quiet_one_is_not(
     finally:
         broker.resume()
     assert await queue.ack([second]) == [GONE]
+
+
+async def test_a_message_is_ours_until_its_connection_ends(broker: Server, client: Client) -> None:
+    queue = client(broker)
+    await queue.publish(grouped("a1", "b1", "c1"))
+    first, second, third = await take(queue, 3)
+    await queue.ack([third])
+    assert [queue.holds(one) for one in (first, second)] == [True, True]
+    cut(queue)
+    assert [queue.holds(one) for one in (first, second)] == [False, False]
+    again = await take(queue, 2)
+    assert [queue.holds(one) for one in (first, second, *again)] == [False, False, True, True]
+    assert await queue.nack([first], 0.0) == [GONE]  # and nothing is shown a second time
+    await queue.close()
+    assert [queue.holds(one) for one in again] == [False, False]
+
+
+class JumpingClock(SystemClock):
+    """Time passes at once, as it does for a process that was paused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead_s = 0.0
+        self.monotonic = lambda: time.monotonic() + self.ahead_s
+
+
+async def test_a_message_is_no_longer_ours_when_the_broker_was_not_heard_for_too_long(
+    broker: Server, client: Client
+) -> None:
+    clock = JumpingClock()
+    queue = client(broker, clock=clock)
+    await queue.publish(grouped("a1"))
+    [first] = await take(queue, 1)
+    connection = queue._connection
+    assert connection is not None
+    clock.ahead_s += connection.patience_s * 0.9
+    assert queue.holds(first)
+    clock.ahead_s += connection.patience_s
+    assert not queue.holds(first)
+    connection.data_received(b"\x00\x00\x00\x08\x02\x00\x00\x00")  # an empty frame that had been on its way
+    assert not queue.holds(first)
+    [again] = await take(queue, 1)
+    assert (again.broker_id, queue.holds(again)) == (first.broker_id, True)
+
+
+@pytest.mark.parametrize("server", [activemq_server, artemis_server])
+async def test_we_give_up_before_the_broker_does_and_speak_often_enough(
+    server: Callable[..., AbstractContextManager[Server]], client: Client, tmp_path: Path
+) -> None:
+    idle_s = 3.0
+    with server(tmp_path, idle_s=idle_s) as impatient:
+        queue = client(impatient)
+        await queue.publish(grouped("a1"))
+        [first] = await take(queue, 1)
+        connection = queue._connection
+        assert connection is not None
+        assert connection.patience_s <= idle_s / 4  # half of what the broker promises, which is half of what it bears
+        assert await nothing_comes(queue, idle_s * 2)
+        assert queue._connection is connection
+        assert await queue.ack([first]) == [OK]
+        await queue.close()
 
 
 async def test_another_host_is_tried_when_one_is_away(classic: ActiveMqServer, client: Client, queue_name: str) -> None:

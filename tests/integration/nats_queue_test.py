@@ -445,7 +445,7 @@ async def test_a_set_up_that_asks_for_trouble_is_told(scene: Scene) -> None:
     await scene.consumer(ack_wait=NANO * 3, max_deliver=5, max_ack_pending=10)
     queue = scene.queue(create=False)
     queue.fit(5000)
-    before = SystemClock().wall()
+    before = SystemClock().monotonic()
     await queue.publish(grouped("a1"))
     [delivery] = await take(queue, 1)
     told = " / ".join(queue.advice)

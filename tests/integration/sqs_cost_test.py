@@ -31,7 +31,7 @@ class Willing:
     def __init__(self) -> None:
         self.taken: list[str] = []
 
-    async def attempt(self, pointer: MessagePointer) -> Outcome:
+    async def attempt(self, pointer: MessagePointer, timeout_s: float | None = None) -> Outcome:
         self.taken.append(pointer.id)
         return OK
 

@@ -27,7 +27,7 @@ from flowcatalyst.routing.tracker import InFlightTracker
 from tests.conformance.bench import bodies, nothing_comes, take
 from tests.servers.elasticmq import ElasticMqServer, elasticmq_server
 from tests.servers.moto import MotoServer, moto_server
-from tests.support.clocks import SetClock
+from tests.support.clocks import SetClock, SteppedClock
 from tests.support.http_servers import Call, Gate, PrivateCa, RawServer, always, closed_port, raw_server, reply
 
 OK, GONE, FAILED = Settled.OK, Settled.GONE, Settled.FAILED
@@ -508,6 +508,19 @@ async def test_a_message_that_unlocks_its_group_waits_as_a_copy_of_its_own(
     assert await nothing_comes(queue, 1.0)
 
 
+async def test_a_copy_made_while_the_clock_was_a_year_ahead_waits_no_longer_than_it_was_to(
+    client: Clients, elasticmq: ElasticMqServer
+) -> None:
+    clock = SteppedClock()
+    uri = fresh(elasticmq)
+    queue = await client(uri, clock=clock)
+    await queue.publish([Outgoing("1", "a")])
+    clock.step(365 * 86400.0)
+    assert await queue.nack(await take(queue, 1), 1.0, unlock=True) == [OK]
+    clock.step(-365 * 86400.0)
+    assert bodies(await take(queue, 1)) == ["1"]
+
+
 async def test_a_crash_between_copy_and_delete_doubles_a_message_and_loses_none(
     client: Clients, elasticmq: ElasticMqServer
 ) -> None:
@@ -709,9 +722,49 @@ async def test_a_send_that_fails_in_part_tells_how_many_were_published(
     async with scripted_sqs(answers) as server:
         queue = await client(server.url(f"/{ACCOUNT}/q.fifo"))
         with pytest.raises(expected, match=f"19 of 25 messages were published: .*{code}: because"):
-            await queue.publish([Outgoing(str(number), "a") for number in range(25)])
+            await queue.publish([Outgoing(str(number), f"group-{number}") for number in range(25)])
         assert len(requests_of(server, "SendMessageBatch")) == 2
         await queue.close()
+
+
+@pytest.mark.parametrize("groups", [1, 2, 7, 25])
+async def test_order_is_kept_when_messages_of_a_send_are_refused_and_it_is_repeated(
+    client: Clients, elasticmq: ElasticMqServer, groups: int
+) -> None:
+    uri, names = fresh(elasticmq), [f"m{number}" for number in range(25)]
+    refused_once = {"m1", "m12", "m13", "m24"}
+    async with refusing_proxy(elasticmq.url, refused_once) as proxy:
+        publisher = await client(uri, endpoint_override=proxy.url().rstrip("/"))
+        outgoing = [Outgoing(name, f"group-{number % groups}", name) for number, name in enumerate(names)]
+        sent = None
+        while sent is None:
+            try:
+                sent = await publisher.publish(outgoing)
+            except QueueUnavailableError as error:
+                assert "refused" in str(error)  # noqa: PT017 - the caller repeats the call, as the contract says
+        assert len(sent) == len(names)
+        await publisher.close()
+    assert refused_once == set()
+    router = await client(uri)
+    came: dict[str | None, list[str]] = {}
+    while sum(map(len, came.values())) < len(names):
+        for delivery in await take(router, 1):
+            came.setdefault(delivery.group, []).append(str(delivery.body))
+            await router.ack([delivery])
+    assert came == {f"group-{group}": names[group::groups] for group in range(groups)}
+
+
+async def test_results_of_a_send_are_in_the_order_of_its_messages(client: Clients, elasticmq: ElasticMqServer) -> None:
+    queue = await client(fresh(elasticmq))
+    first = await queue.publish([Outgoing(str(number), "ab"[number > 3], str(number)) for number in range(12)])
+    again = await queue.publish([Outgoing(str(number), "ab"[number > 3], str(number)) for number in range(12)])
+    assert [one.broker_id for one in again] == [one.broker_id for one in first]
+    assert all(one.duplicate for one in again)
+    by_id = {one.broker_id: str(number) for number, one in enumerate(first)}
+    for _ in range(12):
+        [delivery] = await take(queue, 1)
+        assert by_id[delivery.broker_id] == delivery.body
+        await queue.ack([delivery])
 
 
 # Advice and depth
@@ -842,6 +895,32 @@ async def lossy_proxy(
                     call.reset()
                     return
                 await call.send(reply(answer.status, body, "Content-Type: application/x-amz-json-1.0"))
+
+        async with raw_server(script) as server:
+            yield server
+
+
+@asynccontextmanager
+async def refusing_proxy(target: str, refused: set[str]) -> AsyncIterator[RawServer]:
+    """Hands requests on, but for entries with these bodies, each of which fails once, as Amazon may answer."""
+    async with aiohttp.ClientSession() as session:
+
+        async def script(call: Call) -> None:
+            request = json.loads(call.body)
+            entries = request.get("Entries", [])
+            failing = [entry for entry in entries if entry.get("MessageBody") in refused]
+            refused.difference_update(entry["MessageBody"] for entry in failing)
+            failed = [{"Id": entry["Id"], "Code": "InternalError", "SenderFault": False} for entry in failing]
+            passing = [entry for entry in entries if entry not in failing]
+            headers = {name: call.headers[name] for name in ("content-type", "x-amz-target", "authorization")}
+            status, answer = 200, {}
+            if passing or not entries:
+                asked = {**request, "Entries": passing} if entries else request
+                async with session.post(target, json=asked, headers=headers) as given:
+                    status, answer = given.status, await given.json(content_type=None)
+            if failed:
+                answer["Failed"] = failed
+            await call.send(reply(status, json.dumps(answer).encode(), "Content-Type: application/x-amz-json-1.0"))
 
         async with raw_server(script) as server:
             yield server

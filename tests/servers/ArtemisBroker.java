@@ -16,20 +16,21 @@ import org.apache.activemq.artemis.spi.core.security.jaas.InVMLoginModule;
 
 /**
  * ActiveMQ Artemis with what `artemis create` would configure, less its web console and its other protocols. Arguments:
- * the data folder, a user and a password (empty: everybody may come), the port, and the queues to create.
+ * the data folder, a user and a password (empty: everybody may come), the port, the idle timeout in
+ * milliseconds, and the queues to create.
  */
 public class ArtemisBroker {
     private static final String AMQP =
             "tcp://127.0.0.1:%s?protocols=AMQP;amqpCredits=1000;amqpLowCredits=300;amqpMinLargeMessageSize=102400;"
-                    + "amqpDuplicateDetection=true";
+                    + "amqpDuplicateDetection=true;amqpIdleTimeout=%s";
 
     public static void main(String[] arguments) throws Exception {
         String user = arguments[1];
         Configuration configuration = configuration(arguments[0], !user.isEmpty());
-        configuration.addAcceptorConfiguration("amqp", String.format(AMQP, arguments[3]));
+        configuration.addAcceptorConfiguration("amqp", String.format(AMQP, arguments[3], arguments[4]));
         addQueue(configuration, "DLQ");
         addQueue(configuration, "ExpiryQueue");
-        for (int index = 4; index < arguments.length; index++) {
+        for (int index = 5; index < arguments.length; index++) {
             addQueue(configuration, arguments[index]);
         }
         EmbeddedActiveMQ broker = new EmbeddedActiveMQ().setConfiguration(configuration);

@@ -19,8 +19,11 @@ class ActiveMqServer(ServerProcess):
 
     name = "activemq"
 
-    def __init__(self, folder: Path, *, user: str = "", password: str = "", tls: bool = False) -> None:
+    def __init__(
+        self, folder: Path, *, user: str = "", password: str = "", tls: bool = False, idle_s: float = 30.0
+    ) -> None:
         self._user, self._password = user, password
+        self._idle_ms = round(idle_s * 1000)  # a client that is silent for so long is dead
         self._certificate = Certificate(folder) if tls else None
         super().__init__(folder)
 
@@ -55,7 +58,8 @@ class ActiveMqServer(ServerProcess):
             connectors.append(f"amqp+ssl://127.0.0.1:{self.tls_port}")
             options.append(f"-Djavax.net.ssl.keyStore={self._certificate.keystore_path}")
             options.append(f"-Djavax.net.ssl.keyStorePassword={self._certificate.password}")
-        connectors.append(f"amqp://127.0.0.1:{self.port}")  # the last to start: when it answers, all do
+        amqp = f"amqp://127.0.0.1:{self.port}?transport.wireFormat.idleTimeout={self._idle_ms}"
+        connectors.append(amqp)  # the last to start: when it answers, all do
         data = self.folder / "data"
         return _JARS.command("ActiveMqBroker", data, self._user, self._password, *connectors, options=options)
 
@@ -64,9 +68,11 @@ class ActiveMqServer(ServerProcess):
 
 
 @contextmanager
-def activemq_server(folder: Path, *, user: str = "", password: str = "", tls: bool = False) -> Iterator[ActiveMqServer]:
+def activemq_server(
+    folder: Path, *, user: str = "", password: str = "", tls: bool = False, idle_s: float = 30.0
+) -> Iterator[ActiveMqServer]:
     """A running ActiveMQ. Where there is none, the test is skipped loudly, or fails where servers are required."""
-    with running(lambda: ActiveMqServer(folder, user=user, password=password, tls=tls)) as server:
+    with running(lambda: ActiveMqServer(folder, user=user, password=password, tls=tls, idle_s=idle_s)) as server:
         yield server
 
 

@@ -20,8 +20,11 @@ class ArtemisServer(ServerProcess):
 
     name = "artemis"
 
-    def __init__(self, folder: Path, *, user: str = "", password: str = "", queues: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, *, user: str = "", password: str = "", queues: Sequence[str] = (), idle_s: float = 60.0
+    ) -> None:
         self._user, self._password, self._queues = user, password, queues
+        self._idle_ms = round(idle_s * 1000)  # a client that is silent for so long is dead
         super().__init__(folder)
 
     @property
@@ -33,7 +36,7 @@ class ArtemisServer(ServerProcess):
         return f"amqp://{credentials}127.0.0.1:{self.port}"
 
     def _command(self) -> Sequence[str | Path]:
-        arguments = [self._user, self._password, str(self.port), *self._queues]
+        arguments = [self._user, self._password, str(self.port), str(self._idle_ms), *self._queues]
         return _JARS.command("ArtemisBroker", self.folder / "data", *arguments, options=QUIET_LOG)
 
     def _answers(self) -> bool:
@@ -42,8 +45,8 @@ class ArtemisServer(ServerProcess):
 
 @contextmanager
 def artemis_server(
-    folder: Path, *, user: str = "", password: str = "", queues: Sequence[str] = ()
+    folder: Path, *, user: str = "", password: str = "", queues: Sequence[str] = (), idle_s: float = 60.0
 ) -> Iterator[ArtemisServer]:
     """A running Artemis. Where there is none, the test is skipped loudly, or fails where servers are required."""
-    with running(lambda: ArtemisServer(folder, user=user, password=password, queues=queues)) as server:
+    with running(lambda: ArtemisServer(folder, user=user, password=password, queues=queues, idle_s=idle_s)) as server:
         yield server

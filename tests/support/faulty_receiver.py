@@ -49,6 +49,7 @@ class FaultyReceiver:
 
     def __init__(self, fault_rate: float, seed: int = 1) -> None:
         self.fault_rate = fault_rate
+        self.answer_after_s = 0.0
         self.script: dict[str, list[str]] = {}
         self.judge = OrderJudge()
         self.acked: dict[str, int] = {}  # message id -> how often it was answered for good
@@ -73,7 +74,7 @@ class FaultyReceiver:
             for writer in self._writers:
                 writer.transport.abort()
             await server.wait_closed()
-        assert self._errors == [], "the receiver itself failed"
+        assert self._errors == [], f"the receiver itself failed: {self._errors}"
 
     async def until_acked(self, count: int, deadline_s: float = 120.0) -> None:
         async with asyncio.timeout(deadline_s):
@@ -144,6 +145,8 @@ class FaultyReceiver:
         how = self._choose(message_id)
         if how == "hang":
             how = await self._hang(reader)
+        if self.answer_after_s:
+            await asyncio.sleep(self.answer_after_s)
         if how in ANSWERS:
             self._answering(message_id, writer, ANSWERS[how])
             writer.write(ANSWERS[how].encode())

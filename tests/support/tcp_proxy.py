@@ -11,30 +11,55 @@ class TcpProxy:
     def __init__(self, to_port: int) -> None:
         self._to_port = to_port
         self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._clients: set[asyncio.StreamWriter] = set()
+        self._servers: set[asyncio.StreamWriter] = set()
+        self._server_may_know = asyncio.Event()
         self.port = 0
 
     async def mend(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
+        self._server_may_know.set()
 
     def cut(self) -> None:
         """Everything that is connected breaks, and nobody can connect."""
+        self.cut_clients()
+        self.cut_server()
+
+    def cut_clients(self) -> None:
+        """Clients see the break; the server does not until `cut_server`."""
+        self._server_may_know.clear()
         if self._server is not None:
             self._server.close()
-        for writer in self._writers:
+        for writer in self._clients:
+            writer.transport.abort()
+
+    def cut_server(self) -> None:
+        self._server_may_know.set()
+        for writer in self._servers:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
-        both = {writer, there_writer}
-        self._writers |= both
+        self._clients.add(writer)
+        self._servers.add(there_writer)
         try:
-            await asyncio.gather(_pass_on(reader, there_writer), _pass_on(there_reader, writer))
+            await asyncio.gather(_pass_to_client(there_reader, writer), self._pass_to_server(reader, there_writer))
         finally:
-            self._writers -= both
-            for one in both:
+            self._clients.discard(writer)
+            self._servers.discard(there_writer)
+            for one in (writer, there_writer):
                 one.transport.abort()
+
+    async def _pass_to_server(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await _pass_on(reader, writer)
+        await self._server_may_know.wait()
+        writer.transport.abort()
+
+
+async def _pass_to_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await _pass_on(reader, writer)
+    writer.transport.abort()
 
 
 async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -44,8 +69,6 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
             await writer.drain()
     except ConnectionError:
         pass
-    finally:
-        writer.transport.abort()
 
 
 @asynccontextmanager

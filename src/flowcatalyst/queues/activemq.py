@@ -4,8 +4,9 @@ A message that was received stays ours, unsettled, for as long as the connection
 all of them back in their order. So there are no leases, and a message given back without a delay simply waits here, in
 its place, for the next receive: told to release it, the broker would show it behind those that it has sent already.
 
-A group belongs to one receiver as long as that one is connected, so several routers can share a queue. Classic forgets
-whom a group belongs to when 1,024 others were used since, unless its `messageGroupMapFactoryType` is `simple`.
+A group belongs to one receiver as long as that one is connected, so several routers can share a queue. What came over a
+connection that is gone may be somebody else's by now: `holds` tells. Classic forgets whom a group belongs to when 1,024
+others were used since, unless its `messageGroupMapFactoryType` is `simple`.
 
 One given back with a delay is sent again as a copy that the broker's scheduler shows later, and then removed. Both are
 there for a moment, so a crash leaves two of them, never none. They have one identity, which lets the router see that
@@ -29,10 +30,10 @@ from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Delivery, Settled
 from flowcatalyst.queues.activemq_takeover import Takeover
 from flowcatalyst.queues.address import AmqpAddress
-from flowcatalyst.queues.amqp_connection import AmqpConnection, AmqpError, AmqpLostError, Arrival
+from flowcatalyst.queues.amqp_connection import IDLE_S, AmqpConnection, AmqpError, AmqpLostError, Arrival
 from flowcatalyst.queues.amqp_errors import reason
 from flowcatalyst.queues.amqp_message import Content, delayed_copy, read, write
-from flowcatalyst.queues.contract import Capabilities, Outgoing, Published, check_outgoing
+from flowcatalyst.queues.contract import Capabilities, Demand, Outgoing, Published, check_outgoing
 
 CONNECT_S: Final = 5.0
 CONFIRM_S: Final = 10.0  # how long the broker has to confirm what it was sent or told
@@ -98,6 +99,7 @@ class ActiveMqQueue:
         self._login = login
         self._tls: ssl.SSLContext | None = None
         self._host = 0  # index of the host to try first
+        self._idle_s = IDLE_S
         self._connecting = asyncio.Lock()
         self._closed = False
         self._connection: AmqpConnection | None = None
@@ -107,7 +109,7 @@ class ActiveMqQueue:
         self._waiting: list[Receipt] = []  # to be shown with the next receives, in this order
         self._has_news = False  # something began to wait since the last look
         self._takeover = Takeover()
-        self._resting: list[tuple[float, int, Receipt]] = []  # to be shown later: (wall time, arrival number, ...)
+        self._resting: list[tuple[float, int, Receipt]] = []  # to be shown later: (monotonic time, arrival number, ...)
 
     @property
     def advice(self) -> Sequence[str]:
@@ -127,6 +129,11 @@ class ActiveMqQueue:
 
     def fit(self, capacity: int) -> None:
         """The broker never has leave to send more than the next receive may bring."""
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Until its connection ends, or is silent for so long that the broker may take us for dead."""
+        connection = self._connection
+        return connection is not None and delivery.receipt.connection is connection and connection.is_alive
 
     async def depth(self) -> None:
         """AMQP does not tell."""
@@ -148,7 +155,7 @@ class ActiveMqQueue:
 
     # Receiving
 
-    async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
+    async def receive(self, limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
         """Up to `limit` messages; empty when none came within `wait_s`.
 
         The broker has leave to send `limit` messages, so some may come after the end: they wait for the next receive.
@@ -172,13 +179,14 @@ class ActiveMqQueue:
 
     def _sort_in(self, connection: AmqpConnection) -> None:
         """Take over what has come: it waits here in its place, or rests if it came too early."""
-        now, time = self._clock.wall(), asyncio.get_running_loop().time()
+        now, wall, time = self._clock.monotonic(), self._clock.wall(), asyncio.get_running_loop().time()
         while connection.inbox:
             receipt = self._receipt(connection, connection.inbox.popleft())
             if connection.mixes_redeliveries:
                 self._takeover.note(receipt.content.deliveries > 0, time)
-            if receipt.content.not_before > now and self._rests(receipt, receipt.content.not_before):
-                self._note_early(receipt.content, now)
+            rest_s = min(receipt.content.not_before - wall, receipt.content.delay_s)  # our clocks may differ, or step
+            if rest_s > 0 and self._rests(receipt, now + rest_s):
+                self._note_early(receipt.content, rest_s)
             else:
                 self._wait(receipt)
         while self._resting and self._resting[0][0] <= now:
@@ -224,10 +232,10 @@ class ActiveMqQueue:
         )
 
     def _next_rested_s(self) -> float:
-        return max(self._resting[0][0] - self._clock.wall(), 0.01) if self._resting else math.inf
+        return max(self._resting[0][0] - self._clock.monotonic(), 0.01) if self._resting else math.inf
 
-    def _note_early(self, content: Content, now: float) -> None:
-        if content.not_before - now > content.delay_s / 2:  # and not because of clocks that differ a little
+    def _note_early(self, content: Content, rest_s: float) -> None:
+        if rest_s > content.delay_s / 2:  # and not because of clocks that differ a little
             self._advice[NO_SCHEDULER] = None
 
     # Settling
@@ -299,7 +307,7 @@ class ActiveMqQueue:
             self._advice[f"messages given back with a delay have to wait in the router: {error.text}"] = None
             for receipt in receipts:
                 again = self._used_up(receipt)
-                if not self._rests(again, self._clock.wall() + delay_s):
+                if not self._rests(again, self._clock.monotonic() + delay_s):
                     self._wait(again)
         else:
             await self._remove(receipts)
@@ -325,7 +333,7 @@ class ActiveMqQueue:
         return again
 
     def _rests(self, receipt: Receipt, until: float) -> bool:
-        """Keep the message here, unsettled, until a wall time. False if too many rest already."""
+        """Keep the message here, unsettled, until a monotonic time. False if too many rest already."""
         if len(self._resting) >= MAX_RESTING:
             return False
         heapq.heappush(self._resting, (until, receipt.arrival.number, receipt))
@@ -357,20 +365,35 @@ class ActiveMqQueue:
     async def _dial(self) -> AmqpConnection:
         """Try each host once, beginning with the one that was fine last."""
         problems: list[str] = []
-        hosts, login = self._address.hosts, self._login
+        hosts, user = self._address.hosts, self._login.user
         limit_s = max(CONNECT_S / len(hosts), 1.5)
         for _ in hosts:
             host, port = hosts[self._host]
             try:
-                return await AmqpConnection.connect(
-                    host, port, user=login.user, password=login.password, tls=self._trust(), limit_s=limit_s
-                )
+                connection = await self._dial_one(host, port, limit_s)
+                if connection.patience_s < self._idle_s / 2:  # too short for what we asked of it: ask for more
+                    self._idle_s = connection.patience_s
+                    await connection.close(CLOSE_S)
+                    connection = await self._dial_one(host, port, limit_s)
+                return connection
             except (AmqpError, OSError) as error:
-                problems.append(f"{host}:{port}: {reason(error, self._address.queue, user=login.user)}")
+                problems.append(f"{host}:{port}: {reason(error, self._address.queue, user=user)}")
             except UnicodeError:
                 problems.append(f"{host}:{port}: no host can have this name")
             self._host = (self._host + 1) % len(hosts)
         raise QueueUnavailableError(f"no connection to {', '.join(problems)}")
+
+    async def _dial_one(self, host: str, port: int, limit_s: float) -> AmqpConnection:
+        return await AmqpConnection.connect(
+            host,
+            port,
+            user=self._login.user,
+            password=self._login.password,
+            tls=self._trust(),
+            limit_s=limit_s,
+            clock=self._clock,
+            idle_s=self._idle_s,
+        )
 
     def _trust(self) -> ssl.SSLContext | None:
         if self._address.tls and self._tls is None:

@@ -16,10 +16,14 @@ from uuid import uuid4
 
 from proton import Connection, Delivery, Endpoint, Link, ProtonException, Receiver, Sender, Terminus, Transport, symbol
 
+from flowcatalyst.clock import Clock
 from flowcatalyst.queues.amqp_fence import DiskFence
 
-IDLE_S: Final = 10.0  # a peer that says nothing for so long is dead; both sides send empty frames to show they are not
+# A peer that says nothing for so long is dead; both sides send empty frames to show they are not. Proton asks the peer
+# for one after half this time at the latest.
+IDLE_S: Final = 10.0
 TICK_S: Final = 1.0
+MIN_TICK_S: Final = 0.05
 FLUSH_BYTES: Final = 65_536
 UNAUTHORIZED: Final = "amqp:unauthorized-access"
 
@@ -52,13 +56,22 @@ class Arrival:
 
 
 class AmqpConnection(asyncio.Protocol):
-    """A connection with at most one link to receive from a queue and one to send to it. Made by `connect`."""
+    """A connection with at most one link to receive from a queue and one to send to it. Made by `connect`.
 
-    def __init__(self, host: str, user: str | None, password: str | None) -> None:
+    The broker gives what it sent us to others when it hears nothing of us for its idle timeout. We have to know before
+    that happens, also in a process that was paused and has not read anything yet. So `is_alive` judges by the time
+    since we last heard of the broker, and allows half of what the broker does: Proton sends a frame at the latest
+    after that half, so it is the least that was left of the broker's time when we heard of it.
+    """
+
+    def __init__(self, host: str, user: str | None, password: str | None, clock: Clock, idle_s: float) -> None:
         self.inbox: deque[Arrival] = deque()  # has come and was not taken yet
         self.credit = 0  # messages that the broker may send us unasked
         self.lost: AmqpLostError | None = None
         self.mixes_redeliveries = False  # the broker is ActiveMQ Classic: see activemq_takeover.py
+        self.patience_s = idle_s  # how long the broker may be silent
+        self._now = clock.monotonic  # not the loop's time: uvloop's stands still during an iteration
+        self._heard_at = self._now()
         self._arrived = 0
         self._waiters: set[asyncio.Future[None]] = set()
         self._loop = asyncio.get_running_loop()
@@ -71,7 +84,7 @@ class AmqpConnection(asyncio.Protocol):
         self._connection, self._transport = Connection(), Transport()
         self._connection.container = f"flowcatalyst-{uuid4().hex}"  # brokers allow each name once
         self._connection.hostname = host
-        self._transport.idle_timeout = IDLE_S
+        self._transport.idle_timeout = idle_s
         sasl = self._transport.sasl()
         sasl.allow_insecure_mechs = True  # TLS, if any, is asyncio's: Proton cannot know about it
         if user:
@@ -87,10 +100,19 @@ class AmqpConnection(asyncio.Protocol):
 
     @classmethod
     async def connect(
-        cls, host: str, port: int, *, user: str | None, password: str | None, tls: ssl.SSLContext | None, limit_s: float
+        cls,
+        host: str,
+        port: int,
+        *,
+        user: str | None,
+        password: str | None,
+        tls: ssl.SSLContext | None,
+        limit_s: float,
+        clock: Clock,
+        idle_s: float = IDLE_S,
     ) -> "AmqpConnection":
         """A connection that the broker has opened. Raises `AmqpError`, `OSError` or `TimeoutError`."""
-        self = cls(host, user, password)
+        self = cls(host, user, password, clock, idle_s)
         try:
             async with asyncio.timeout(limit_s):
                 await self._loop.create_connection(lambda: self, host, port, ssl=tls)
@@ -98,11 +120,18 @@ class AmqpConnection(asyncio.Protocol):
         except BaseException:
             self.abort()
             raise
+        if remote_idle := self._transport.remote_idle_timeout:
+            self.patience_s = min(idle_s, remote_idle / 2)
         product = str((self._connection.remote_properties or {}).get(symbol("product"), "")).lower()
         self.mixes_redeliveries = product == "activemq"
         if "artemis" in product:
             self._fence = DiskFence(self._session, self)
         return self
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the broker keeps for us what it sent, as far as we know."""
+        return self.lost is None and self._now() - self._heard_at <= self.patience_s
 
     # Receiving
 
@@ -236,11 +265,14 @@ class AmqpConnection(asyncio.Protocol):
         if self.lost is not None:  # given up while it was made
             self._socket.abort()
             return
+        self._heard_at = self._now()
         self._tick()
 
     def data_received(self, data: bytes) -> None:
-        if self.lost is not None:
+        now = self._now()  # once: the process may be paused at any line
+        if self._is_over(now):
             return
+        self._heard_at = now
         try:
             self._push(data)
             self._look()
@@ -329,13 +361,21 @@ class AmqpConnection(asyncio.Protocol):
 
     def _tick(self) -> None:
         """Send a sign of life if it is due; notice that the peer gave none."""
-        if self.lost is not None:
+        now = self._now()
+        if self._is_over(now):
             return
-        self._transport.tick(self._loop.time())
+        due_at = self._transport.tick(now)
         self._look()
         self.flush()
         self.wake()
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        pause_s = min(TICK_S, max(due_at - now, MIN_TICK_S)) if due_at else TICK_S
+        self._ticker = self._loop.call_later(pause_s, self._tick)
+
+    def _is_over(self, now: float) -> bool:
+        """What comes after too long a silence does not bring a connection back: the end may be the next to come."""
+        if self.lost is None and now - self._heard_at > self.patience_s:
+            self._lose("", "it does not answer any more")
+        return self.lost is not None
 
     async def _attach(
         self, link: Receiver | Sender, wanted: Terminus, answer: Callable[[], Terminus], limit_s: float

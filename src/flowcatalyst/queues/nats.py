@@ -17,7 +17,7 @@ from flowcatalyst.clock import Clock
 from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
 from flowcatalyst.message import Delivery, Settled
 from flowcatalyst.queues.address import NatsAddress
-from flowcatalyst.queues.contract import Capabilities, Depth, Outgoing, Published, check_outgoing
+from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Outgoing, Published, check_outgoing
 from flowcatalyst.queues.nats_format import (
     ACK,
     IN_PROGRESS,
@@ -132,7 +132,7 @@ class NatsQueue:
 
     # Receiving
 
-    async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
+    async def receive(self, limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
         """Up to `limit` messages, oldest first in each group; empty when none came within `wait_s`."""
         assert limit > 0, "ask for at least one message"
         until = asyncio.get_running_loop().time() + wait_s
@@ -271,7 +271,7 @@ class NatsQueue:
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
         """Keep messages hidden: JetStream does it for the consumer's ack_wait, whatever is asked for."""
-        until = self._clock.wall() + self._ack_wait_s
+        until = self._clock.monotonic() + self._ack_wait_s
         results = await self._settle(deliveries, IN_PROGRESS)
         for delivery, result in zip(deliveries, results, strict=True):
             if result is Settled.OK:
@@ -355,6 +355,10 @@ class NatsQueue:
                 raise InvalidMessageError(f"stream {self._address.stream} refuses it: {result.error.description}")
             raise QueueUnavailableError(f"stream {self._address.stream} refuses it: {result.error.description}")
         return Published(self._broker_id(result.seq), duplicate=result.duplicate)
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Only its lease, which the router watches itself, can end."""
+        return True
 
     async def depth(self) -> Depth:
         """By the consumer's counters."""

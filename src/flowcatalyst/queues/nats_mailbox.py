@@ -25,7 +25,7 @@ _ENDS: Final = ("404", "408")  # nothing there, or no more within the time asked
 class Arrived:
     message: Msg
     place: Place
-    at: float  # wall
+    at: float  # monotonic
 
 
 class Mailbox:
@@ -116,7 +116,7 @@ class Mailbox:
         elif place.delivery < self.next_delivery:
             self.restarted = True
         self.next_delivery = place.delivery + 1
-        self.waiting[place.seq] = Arrived(message, place, self._clock.wall())  # a later copy takes the earlier's place
+        self.waiting[place.seq] = Arrived(message, place, self._clock.monotonic())  # instead of an earlier copy
         self.brought.append(place.seq)
         self._left = max(self._left - 1, 0)  # one may come late, after its pull was given up
         self.wake()

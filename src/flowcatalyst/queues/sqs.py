@@ -16,7 +16,7 @@ from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Delivery, Settled
 from flowcatalyst.queues import sqs_messages
 from flowcatalyst.queues.address import SqsAddress
-from flowcatalyst.queues.contract import Capabilities, Depth, Outgoing, Published
+from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Outgoing, Published
 from flowcatalyst.queues.recent import Recent
 from flowcatalyst.queues.sqs_connection import SqsConnection
 from flowcatalyst.queues.sqs_errors import settled
@@ -70,7 +70,6 @@ class SqsQueue:
             visibility_s=visibility_s,
             long_poll_s=LONG_POLL_S if long_poll_s is None else long_poll_s,
             partial_pause_s=0.1,
-            whole_batches=True,
             settle_linger_s=SETTLE_LINGER_S,
             settle_batch=MAX_ENTRIES,
         )
@@ -110,7 +109,7 @@ class SqsQueue:
 
     # Receiving
 
-    async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
+    async def receive(self, limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
         """Up to `limit` messages, oldest first in each group; empty when none came within `wait_s`.
 
         A poll goes on when its caller is cancelled: what it brings would be hidden for a whole lease otherwise, and its
@@ -186,9 +185,11 @@ class SqsQueue:
         replaced: list[Delivery] = []
         early: dict[Delivery, int] = {}
         for raw in found:
-            delivery, note = sqs_messages.read(raw, now, wall, visibility_s)
-            if note is not None and note.not_before > wall:
-                early[delivery] = _seconds(note.not_before - wall)
+            delivery, note = sqs_messages.read(raw, now, visibility_s)
+            # Hidden once, for no longer than it was to wait: whatever the clocks say, it is due when it comes again.
+            rest_s = min(note.not_before - wall, note.delay_s) if note is not None else 0.0
+            if rest_s > 0 and delivery.receive_count == 1:
+                early[delivery] = _seconds(rest_s)
             elif delivery.broker_id in self._replaced:
                 replaced.append(delivery)
             else:
@@ -266,15 +267,14 @@ class SqsQueue:
         return await self._change_visibility(chunk, seconds)
 
     async def _extend(self, chunk: Sequence[Delivery], seconds: float) -> list[Settled]:
-        now, wall = self._clock.monotonic(), self._clock.wall()
+        now = self._clock.monotonic()
         wanted = [min(_seconds(seconds), _left(delivery.receipt, now)) for delivery in chunk]
         able = [delivery for delivery, length in zip(chunk, wanted, strict=True) if length > 0]
         answers = iter(await self._change_visibility(able, [length for length in wanted if length > 0]))
         results = [next(answers) if length > 0 else Settled.FAILED for length in wanted]
         for delivery, length, result in zip(chunk, wanted, results, strict=True):
             if result is Settled.OK:
-                delivery.receipt.until = now + length
-                delivery.lease_until = wall + length
+                delivery.receipt.until = delivery.lease_until = now + length
         return results
 
     async def _change_visibility(self, chunk: Sequence[Delivery], seconds: Sequence[int]) -> list[Settled]:
@@ -303,7 +303,7 @@ class SqsQueue:
         for delivery in chunk:
             if delivery.receipt.until <= now:
                 results[delivery] = Settled.GONE  # somebody else may have it: a copy would double it
-            elif copy := sqs_messages.retry_entry(delivery, not_before, largest):
+            elif copy := sqs_messages.retry_entry(delivery, not_before, delay_s, largest):
                 copies[delivery] = copy
             else:
                 hidden.append(delivery)  # holds nobody back, or a copy would be too large
@@ -328,6 +328,10 @@ class SqsQueue:
         published = await self._sender.publish(messages)
         self._depth.moved()
         return published
+
+    def holds(self, delivery: Delivery) -> bool:
+        """Only its lease, which the router watches itself, can end."""
+        return True
 
     async def depth(self) -> Depth | None:
         """How many messages the queue holds, as far as SQS can tell; up to a minute old. None if we may not ask."""

@@ -7,8 +7,10 @@ message attribute with a little JSON. Ids that begin with `flowcatalyst.` are ou
 import hashlib
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -39,6 +41,7 @@ class Note(msgspec.Struct, omit_defaults=True, rename="camel"):
     group: str | None = None
     failures: int = 0
     not_before: float = 0.0  # wall time; only on a message that was re-sent to wait outside its group
+    delay_s: float = 43_200.0  # how long it was to wait then; the clocks of two routers may differ, or step
 
 
 @dataclass(slots=True, eq=False)
@@ -86,7 +89,7 @@ def entry_for(message: Outgoing, unique_id: Callable[[], str], *, fifo: bool, gr
     return entry
 
 
-def retry_entry(delivery: Delivery, not_before: float, largest: int) -> Entry | None:
+def retry_entry(delivery: Delivery, not_before: float, delay_s: float, largest: int) -> Entry | None:
     """A copy of a message that waits in a group of its own; None if it has one already, or SQS would not take the copy.
 
     A repeat for the same receive has the same deduplication id, so that an answer that was lost doubles nothing.
@@ -94,7 +97,7 @@ def retry_entry(delivery: Delivery, not_before: float, largest: int) -> Entry | 
     receipt: Receipt = delivery.receipt
     if not receipt.holds_others_back:
         return None
-    note = Note(delivery.group, delivery.failures, not_before)
+    note = Note(delivery.group, delivery.failures, not_before, delay_s)
     body = delivery.body if isinstance(delivery.body, str) else delivery.body.decode()
     entry: Entry = {
         "MessageBody": body,
@@ -107,7 +110,7 @@ def retry_entry(delivery: Delivery, not_before: float, largest: int) -> Entry | 
     return entry
 
 
-def read(raw: Mapping[str, Any], now: float, wall: float, visibility_s: float) -> tuple[Delivery, Note | None]:
+def read(raw: Mapping[str, Any], now: float, visibility_s: float) -> tuple[Delivery, Note | None]:
     """A received message, and the note on it."""
     system, attributes = raw.get("Attributes") or {}, raw.get("MessageAttributes") or {}
     group_id = system.get("MessageGroupId")
@@ -119,7 +122,7 @@ def read(raw: Mapping[str, Any], now: float, wall: float, visibility_s: float) -
         body=raw["Body"],
         group=note.group if note is not None else None if alone else group_id,
         receive_count=int(system.get("ApproximateReceiveCount", 1)),
-        lease_until=wall + visibility_s,
+        lease_until=now + visibility_s,
         failures=note.failures if note is not None else 0,
     )
     return delivery, note
@@ -134,18 +137,47 @@ def size_of(entry: Entry) -> int:
     return size
 
 
-def send_batches(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """In order, no batch larger than a request may be."""
-    batch: list[Entry] = []
+def send_batches(entries: Sequence[Entry]) -> Iterator[list[int]]:
+    """Their positions, in order, no batch larger than a request may be."""
+    batch: list[int] = []
     size = 0
-    for entry in entries:
+    for position, entry in enumerate(entries):
         bytes_more = size_of(entry)
         if batch and (len(batch) == MAX_ENTRIES or size + bytes_more > MAX_REQUEST_BYTES):
             yield batch
             batch, size = [], 0
-        batch.append(entry)
+        batch.append(position)
         size += bytes_more
     if batch:
+        yield batch
+
+
+def fifo_batches(entries: Sequence[Entry]) -> Iterator[list[int]]:
+    """Their positions, in order within each group, and no group twice in a batch.
+
+    SQS may refuse one entry of a request and take those behind it. If they were of the same group, the refused one,
+    sent again, would come after them. Groups with most to send come first: that takes the fewest requests.
+    """
+    lanes: dict[str, deque[int]] = {}
+    for position, entry in enumerate(entries):
+        lanes.setdefault(entry["MessageGroupId"], deque()).append(position)
+    longest = [(-len(lane), lane[0], lane) for lane in lanes.values()]
+    heapify(longest)
+    while longest:
+        batch: list[int] = []
+        size = 0
+        taken: list[deque[int]] = []
+        while longest and len(batch) < MAX_ENTRIES:
+            bytes_more = size_of(entries[longest[0][2][0]])
+            if batch and size + bytes_more > MAX_REQUEST_BYTES:
+                break
+            size += bytes_more
+            lane = heappop(longest)[2]
+            batch.append(lane.popleft())
+            taken.append(lane)
+        for lane in taken:
+            if lane:
+                heappush(longest, (-len(lane), lane[0], lane))
         yield batch
 
 

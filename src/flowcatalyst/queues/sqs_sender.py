@@ -28,29 +28,29 @@ class SqsSender:
         connection.on_created.append(self._sent.forget)
 
     async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
-        """Append messages, in order. None is sent if one of them never could be."""
+        """Append messages, in order within each group. None is sent if one of them never could be."""
         for message in messages:
             sqs_messages.check(message)
         entries = [self._entry(message) for message in messages]
-        published: list[Published] = []
-        for batch in sqs_messages.send_batches(entries):
-            part = messages[len(published) : len(published) + len(batch)]
+        published: dict[int, Published] = {}
+        for batch in sqs_messages.fifo_batches(entries) if self._fifo else sqs_messages.send_batches(entries):
+            part = [messages[position] for position in batch]
+            sending = [entries[position] for position in batch]
             sent_at = self._clock.monotonic()
-            answers = await self._send_or_tell(batch, len(published), len(messages))
+            answers = await self._send_or_tell(sending, len(published), len(messages))
             if self._refuses_groups(answers):
                 answers = await self._send_without_groups(part, answers, len(published), len(messages))
-            published += [
-                self._published(message, entry, answer.success, sent_at)
-                for message, entry, answer in zip(part, batch, answers, strict=True)
-                if answer.success is not None
-            ]
+            for position, message, entry, answer in zip(batch, part, sending, answers, strict=True):
+                if answer.success is not None:
+                    published[position] = self._published(message, entry, answer.success, sent_at)
             self._raise_for_failures(answers, len(published), len(messages))
-        return published
+        return [published[position] for position in range(len(messages))]
 
     async def send(self, entries: Sequence[Entry]) -> list[Answer]:
         answers: list[Answer] = []
         for batch in sqs_messages.send_batches(entries):
-            answers += await self._connection.call_batch("send_message_batch", batch)
+            sending = [entries[position] for position in batch]
+            answers += await self._connection.call_batch("send_message_batch", sending)
         return answers
 
     def _entry(self, message: Outgoing) -> Entry:

@@ -1,11 +1,27 @@
+import asyncio
+from collections.abc import Iterator
+
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from flowcatalyst import __version__
+from flowcatalyst.app import App
 from flowcatalyst.message import Result, Severity
+from flowcatalyst.observe import depths, metrics
+from flowcatalyst.observe.metrics import SLICE, Metrics, StoredFigures
 from flowcatalyst.operations.warnings import WarningCode
+from flowcatalyst.tasks import Tasks
 from tests.api.running import Running, on_idle_router
+from tests.support.clocks import SetClock
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture(autouse=True)
+def _always_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test changes is seen at once."""
+    monkeypatch.setattr(metrics, "KEEP_S", 0.0)
+    monkeypatch.setattr(depths, "KEEP_S", 0.0)
 
 
 async def scrape(router: Running) -> Samples:
@@ -68,6 +84,13 @@ async def test_metrics_tell_whether_the_router_works_and_whether_somebody_should
     assert value(samples, "flowcatalyst_open_warnings", severity="WARN") == 0
 
 
+async def test_metrics_count_dropped_copies_by_queue(router: Running) -> None:
+    router.app.tracker.dropped["low"] += 3
+    samples = await scrape(router)
+    assert value(samples, "flowcatalyst_duplicates_dropped_total", queue="low") == 3
+    assert value(samples, "flowcatalyst_duplicates_dropped_total", queue="high") == 0
+
+
 async def test_duration_buckets_are_cumulative(router: Running) -> None:
     stats = router.app.router.pools["POOL-LOW"].stats
     for duration_s in (0.001, 0.03, 0.03, 2.0, 5000.0):
@@ -88,3 +111,82 @@ async def test_metrics_tell_which_build_runs(idle_router: Running) -> None:
     samples = await scrape(idle_router)
     (labels,) = [dict(labels) for name, labels in samples if name == "flowcatalyst_build_info"]
     assert labels["version"] == __version__
+
+
+@on_idle_router
+async def test_text_is_made_once_a_second_whoever_asks(idle_router: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, lines = [], metrics.lines
+    monkeypatch.setattr(metrics, "KEEP_S", 1.0)
+    clock = SetClock()
+
+    def counted(app: App, stored: StoredFigures) -> Iterator[str]:
+        made.append(clock.now)
+        return lines(app, stored)
+
+    monkeypatch.setattr(metrics, "lines", counted)
+    monkeypatch.setattr(idle_router.app, "clock", clock)
+    asked = Metrics(idle_router.app)
+    first, *others = await asyncio.gather(*(asked.render() for _ in range(5)))
+    assert all(text is first for text in [*others, await asked.render()])
+    clock.now += 0.999
+    assert await asked.render() is first
+    assert len(made) == 1
+    clock.now += 0.001
+    assert await asked.render() is not first
+    assert len(made) == 2
+
+
+@on_idle_router
+async def test_others_run_while_the_text_of_many_pools_is_made(
+    idle_router: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns, longest = 0, 0
+    pieces_since_turn = 0
+
+    async def other() -> None:
+        nonlocal turns, pieces_since_turn
+        while True:
+            await asyncio.sleep(0)
+            turns, pieces_since_turn = turns + 1, 0
+
+    def many(app: App, stored: StoredFigures) -> Iterator[str]:
+        nonlocal longest, pieces_since_turn
+        for number in range(100 * SLICE):
+            pieces_since_turn += 1
+            longest = max(longest, pieces_since_turn)
+            yield f"series_{number} 1\n"
+
+    monkeypatch.setattr(metrics, "lines", many)
+    running = Tasks()
+    running.spawn(other())
+    text = await Metrics(idle_router.app).render()
+    await running.cancel()
+    assert text.startswith(b"series_0 1\nseries_1 1\n")
+    assert f"series_{100 * SLICE - 1} 1\n".encode() in text
+    assert turns >= 100
+    assert longest <= SLICE
+
+
+async def test_paths_of_an_origin_are_one_series_with_the_worst_state(router: Running) -> None:
+    for number in range(50):
+        router.app.breakers.get(f"https://shop.test:8443/orders/{number}")
+    broken = router.app.breakers.get("https://shop.test:8443/broken")
+    for _ in range(10):
+        broken.record(failed=True, now=1.0, admitted_at=1.0)
+    router.app.breakers.get("http://other.test/hook")
+    samples = await scrape(router)
+    states = {dict(labels)["origin"]: state for (name, labels), state in samples.items() if name.endswith("er_state")}
+    assert states == {"https://shop.test:8443": 2, "http://other.test": 0}
+    assert value(samples, "flowcatalyst_circuit_breakers", state="OPEN") == 1
+    assert value(samples, "flowcatalyst_circuit_breakers", state="CLOSED") == 51
+
+
+async def test_names_with_quotes_and_line_ends_are_labels_too(router: Running) -> None:
+    odd = 'a "b" \\ \n c'
+    router.app.router.pools[odd] = router.app.router.pools["POOL-LOW"]
+    monkeyed = router.app.router.pools[odd]
+    code, monkeyed.code = monkeyed.code, odd
+    samples = await scrape(router)
+    monkeyed.code = code
+    del router.app.router.pools[odd]
+    assert value(samples, "flowcatalyst_pool_concurrency", pool=odd) == 2

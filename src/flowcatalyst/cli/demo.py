@@ -32,7 +32,7 @@ class Demo:
     def __init__(self, app: App, listening: Listening) -> None:
         self._app = app
         self._url = listening.url
-        self._run = app.ids.tsid()
+        self._run = app.ids.new_id()
         self._positions: Counter[int] = Counter()
         self._published = 0
         self._trouble = ""  # why the queue takes nothing at the moment

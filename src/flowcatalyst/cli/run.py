@@ -16,7 +16,7 @@ from flowcatalyst.app import App
 from flowcatalyst.cli.demo import Demo
 from flowcatalyst.config import Settings, load_settings
 from flowcatalyst.errors import ConfigurationError
-from flowcatalyst.observe.logs import configure_logs, flush_logs
+from flowcatalyst.observe.logs import close_logs, configure_logs
 from flowcatalyst.web.server import serve
 
 EXIT_NOT_CLEAN = 3  # something in hand could be neither settled nor given back
@@ -66,16 +66,18 @@ def _run(settings: Settings, *, demo: bool, with_test_bench: bool) -> None:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             clean = runner.run(_serve(settings, demo, with_test_bench))
     finally:
-        flush_logs()  # what is said about an error comes after them
-    _end_now(0 if clean else EXIT_NOT_CLEAN)
+        close_logs()  # what is said about an error comes after them
+    _end(0 if clean else EXIT_NOT_CLEAN)
 
 
-def _end_now(code: int) -> None:
-    """End without taking the interpreter apart: threads of the HTTP/2 library may abort the process in the middle of
-    that, and the exit code would be lost. Everything of ours is closed by now."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+def _end(code: int) -> None:
+    if "pyreqwest" in sys.modules:
+        # Threads of the HTTP/2 library may abort the process while the interpreter is taken apart, and the exit code
+        # would be lost. Everything of ours is closed by now.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise typer.Exit(code)
 
 
 async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:

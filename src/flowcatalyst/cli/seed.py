@@ -53,7 +53,7 @@ def seed(
     router_url = "" if target else (router or _router_of(settings)).rstrip("/")
     ids = IdSource(SystemClock())
     sowing = Seed(
-        run=ids.tsid(),
+        run=ids.new_id(),
         queues=[chosen.name],
         targets=_targets(target or endpoint or DEFAULT_ENDPOINT, router_url),
         groups=_groups(groups),

@@ -1,48 +1,51 @@
 """Logs: one line per event, with a stable `action` key. Tokens and message bodies never get here.
 
 Lines are collected for a moment and written together: at thousands of attempts a second a system call per line would
-cost more than the attempts.
+cost more than the attempts. A thread writes them, so that a reader who stalls does not stop the router: while too much
+waits for it lines are dropped, and a line `log_lines_dropped` tells how many.
 """
 
 import asyncio
 import atexit
 import logging
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 import structlog
 
 from flowcatalyst.clock import Clock
 from flowcatalyst.message import Ack, Delivery, Nack, Outcome, Reject, Result, Retry, Verdict
+from flowcatalyst.observe.block_writer import BlockWriter
 
 LogFormat = Literal["auto", "json", "console"]
 FLUSH_AFTER_S: Final = 0.05
 FLUSH_AFTER_LINES: Final = 1000
+LAST_WORDS_S: Final = 2.0  # for a reader that stalls when the process ends
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 
 
-def flush_logs() -> None:
-    """Write what still waits; for a process that ends without the usual ceremony."""
-    _opened.close()
-
-
 class LineSink:
-    """Writes lines to a file, soon. While no event loop runs, at once.
+    """Writes lines to a file, soon. While no event loop runs, the main thread waits until they are written.
 
     A line is bytes, or a function that makes them: many made in one go cost far less than each in between other work.
+    `tell_dropped` makes the line that says how many were dropped before it.
     """
 
-    def __init__(self, file: BinaryIO, for_people: bool = False) -> None:
+    def __init__(self, writer: BlockWriter, tell_dropped: Callable[[int], bytes], for_people: bool = False) -> None:
         self.for_people = for_people
-        self._file = file
+        self.writer = writer
+        self._tell_dropped = tell_dropped
+        self._told = 0  # of the dropped ones
         self._lines: list[bytes | Callable[[], bytes]] = []
+        self._flushing = threading.RLock()  # threads of libraries log too, and destructors at any moment
 
     def msg(self, line: bytes | Callable[[], bytes]) -> None:
         self._lines.append(line)
@@ -54,26 +57,44 @@ class LineSink:
     debug = info = warning = error = msg  # what structlog calls
 
     def flush(self) -> None:
-        if self._lines:
+        """Hand what was collected to the writer."""
+        with self._flushing:
             lines, self._lines = self._lines, []
-            text = b"\n".join([line if isinstance(line, bytes) else line() for line in lines])
-            with suppress(OSError, ValueError):  # a full disk or a closed terminal must not stop the router
-                self._file.write(text + b"\n")
-                self._file.flush()
+            made = [line if isinstance(line, bytes) else line() for line in lines]
+            dropped = self.writer.dropped
+            if dropped > self._told:
+                made.insert(0, self._tell_dropped(dropped - self._told))
+            if made:
+                self.writer.put(b"\n".join(made) + b"\n", len(lines))
+                if self.writer.dropped == dropped:
+                    self._told = dropped
+
+    def close(self) -> None:
+        """Write everything, as far as the reader lets us in a moment."""
+        self.flush()
+        self.writer.close(LAST_WORDS_S)
 
     def _flush_later(self) -> None:
         try:
             asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self.flush)
         except RuntimeError:
             self.flush()
+            if threading.current_thread() is threading.main_thread():
+                self.writer.wait(LAST_WORDS_S)
 
 
 _opened = ExitStack()  # what the log in force has open
+_sinks: list[LineSink] = []  # the one in force, if any
 
 
 def close_logs() -> None:
-    """Write what is left and close the log file."""
+    """Write what is left and close the log file; also for a process that ends without the usual ceremony."""
     _opened.close()
+
+
+def dropped_lines() -> int:
+    """How many lines of the log in force nobody took in time."""
+    return sum(sink.writer.dropped for sink in _sinks)
 
 
 atexit.register(close_logs)
@@ -87,8 +108,10 @@ def configure_logs(level: str, log_format: LogFormat, file: Path | None = None) 
     ]
     close_logs()
     for_people = log_format == "console" or (log_format == "auto" and file is None and sys.stderr.isatty())
-    sink = LineSink(sys.stderr.buffer if file is None else _opened.enter_context(file.open("ab")), for_people)
-    _opened.callback(sink.flush)
+    writer = BlockWriter(sys.stderr.buffer if file is None else _opened.enter_context(file.open("ab")))
+    sink = LineSink(writer, lambda count: _dropped_line(processors, count), for_people)
+    _opened.callback(sink.close)
+    _sinks[:] = [sink]
     if for_people:
         in_colour = file is None and sys.stderr.isatty()
         # Not the one with local variables, which hold keys and tokens.
@@ -102,6 +125,24 @@ def configure_logs(level: str, log_format: LogFormat, file: Path | None = None) 
         logger_factory=lambda *_: sink,
         cache_logger_on_first_use=False,
     )
+    logging.lastResort = _ToOurLog(logging.WARNING)  # Python's own writes to standard error and waits for its reader
+
+
+class _ToOurLog(logging.Handler):
+    """What libraries say that have no handler of their own."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        log = structlog.get_logger(record.name)
+        log.warning("library_says", action="library_says", logger=record.name, text=record.getMessage(), exc_info=error)
+
+
+def _dropped_line(processors: Sequence[structlog.typing.Processor], count: int) -> bytes:
+    event: Any = {"event": "log_lines_dropped", "action": "log_lines_dropped", "lines": count}
+    for process in processors:
+        event = process(None, "warning", event)
+    assert isinstance(event, bytes)
+    return event
 
 
 def _render_json(logger: object, method: str, event: structlog.typing.EventDict) -> bytes:

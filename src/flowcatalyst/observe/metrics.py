@@ -1,27 +1,34 @@
-"""Metrics for Prometheus: read from the plain counters when somebody asks, so the hot path pays nothing."""
+"""Metrics for Prometheus: read from the plain counters when somebody asks, so the hot path pays nothing.
+
+A router may have ten thousand pools, and anybody may ask. So the text is made at most once a second, whoever asks, and
+in slices, between which the router goes on. No label has a value that a message can choose: an endpoint is shown by its
+origin, and the breakers, which are bounded, bound the origins.
+"""
 
 import asyncio
 import platform
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from flowcatalyst import __version__
 from flowcatalyst.app import App
-from flowcatalyst.errors import FlowCatalystError
+from flowcatalyst.delivery.mediator import origin_of
 from flowcatalyst.message import Result
+from flowcatalyst.observe.logs import dropped_lines
 from flowcatalyst.observe.stats import DURATION_BUCKETS_S, PoolStats
 from flowcatalyst.operations.health import Level, assess
-from flowcatalyst.queues.contract import Depth, Queue
+from flowcatalyst.queues.contract import Depth
 from flowcatalyst.routing.breaker import BreakerState
 from flowcatalyst.routing.pool import Pool
+from flowcatalyst.tasks import Tasks
 
-DEPTH_LIMIT_S: Final = 2.0
+KEEP_S: Final = 1.0
+SLICE: Final = 200  # pieces of text made without a pause: about a millisecond
 
 _BREAKER_LEVELS: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
 
@@ -45,139 +52,165 @@ _POOL_COUNTERS: Final[list[tuple[str, str, Callable[[PoolStats], float]]]] = [
 
 @dataclass(slots=True, frozen=True)
 class StoredFigures:
-    """What has to be read from files, before metrics are collected."""
+    """What has to be read from files and brokers, before the text is made."""
 
     dead_letters: int = 0
     depths: dict[str, Depth] = field(default_factory=dict)
 
 
 class Metrics:
-    """The metrics of one router and its process, on a registry of their own."""
+    """The metrics of one router and its process."""
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._collector = RouterCollector(app)
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self._collector)
-        ProcessCollector(registry=self._registry)
+        self._process = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self._process)
+        self._tasks = Tasks()
+        self._rendering: asyncio.Task[None] | None = None
+        self._began_at = 0.0
+        self._text = b""
 
-    async def render(self) -> str:
-        """All metrics in Prometheus text format."""
-        dead_letters = await self._app.dead_letters.count()
-        depths = {name: await _depth_of(queue) for name, queue in self._app.queues_to_show().items()}
-        known = {name: depth for name, depth in depths.items() if depth is not None}
-        self._collector.stored = StoredFigures(dead_letters, known)
-        return generate_latest(self._registry).decode()
+    async def render(self) -> bytes:
+        """All metrics in Prometheus text format, at most a second old."""
+        now = self._app.clock.monotonic()
+        if self._rendering is None or (self._rendering.done() and now - self._began_at >= KEEP_S):
+            self._began_at = now
+            self._rendering = self._tasks.spawn(self._render(), "render metrics")
+        await asyncio.shield(self._rendering)  # others may wait for it too
+        return self._text
 
-
-async def _depth_of(queue: Queue) -> Depth | None:
-    """None if the queue does not tell in time: the other metrics do not wait for it."""
-    try:
-        async with asyncio.timeout(DEPTH_LIMIT_S):
-            return await queue.depth()
-    except (TimeoutError, FlowCatalystError):
-        return None
-
-
-class RouterCollector(Collector):
-    """Turns the router's counters into metrics."""
-
-    def __init__(self, app: App) -> None:
-        self.stored = StoredFigures()
-        self._app = app
-
-    def collect(self) -> Iterator[Metric]:
-        pools = list(self._app.router.pools.values())
-        yield from _pool_gauges(pools)
-        yield from _pool_counters(pools)
-        yield _attempts(pools)
-        yield _durations(pools)
-        yield self._breakers()
-        yield self._queues()
-        yield self._queue_calls()
-        yield _gauge("tracker_size", "Messages the router owns", len(self._app.tracker))
-        yield _gauge("dead_letters", "Dead letters kept", self.stored.dead_letters)
-        yield _gauge("warnings", "Different warnings of the last hours", len(self._app.warnings.list()))
-        yield from self._state()
-        build = GaugeMetricFamily("flowcatalyst_build_info", "Always 1", labels=["version", "python"])
-        build.add_metric([__version__, platform.python_version()], 1)
-        yield build
-
-    def _state(self) -> Iterator[Metric]:
-        """Whether the router works, and whether somebody should look."""
+    async def _render(self) -> None:
         app = self._app
-        yield _gauge("primary", "1 if this router is at work, 0 if it is a standby", app.at_work)
-        yield _gauge("health", "0: healthy, 1: warning, 2: degraded", list(Level).index(assess(app)[0]))
-        family = GaugeMetricFamily("flowcatalyst_open_warnings", "Not acknowledged", labels=["severity"])
-        for severity, count in app.warnings.open_by_severity().items():
-            family.add_metric([severity], count)
-        yield family
-        age = GaugeMetricFamily(
-            "flowcatalyst_config_sync_age_seconds", "Since all sources of the configuration answered", labels=[]
-        )
-        if app.sync is not None and app.sync.last_success_at is not None:
-            age.add_metric([], app.clock.wall() - app.sync.last_success_at)
-        yield age
-
-    def _breakers(self) -> Metric:
-        text = "0: closed, 1: half open, 2: open"
-        family = GaugeMetricFamily("flowcatalyst_circuit_breaker_state", text, labels=["endpoint"])
-        for endpoint, breaker in self._app.breakers.items():
-            family.add_metric([endpoint], _BREAKER_LEVELS[breaker.state])
-        return family
-
-    def _queues(self) -> Metric:
-        family = GaugeMetricFamily("flowcatalyst_queue_messages", "Messages in the queue", labels=["queue", "state"])
-        for name, depth in self.stored.depths.items():
-            family.add_metric([name, "waiting"], depth.waiting)
-            family.add_metric([name, "leased"], depth.leased)
-            family.add_metric([name, "delayed"], depth.delayed)
-        return family
-
-    def _queue_calls(self) -> Metric:
-        text = "Requests to the queue's broker by kind, where some cost money"
-        family = CounterMetricFamily("flowcatalyst_queue_calls", text, labels=["queue", "call"])
-        for name, queue in self._app.engine.queues.items():
-            for call, count in queue.calls.items():
-                family.add_metric([name, call], count)
-        return family
+        queues = app.queues_to_show()
+        readings = await asyncio.gather(*(app.depths.of(queue) for queue in queues.values()))
+        depths = {name: one.depth for name, one in zip(queues, readings, strict=True) if one.depth is not None}
+        stored = StoredFigures(await app.dead_letters.count(), depths)
+        slices: list[bytes] = []
+        pieces: list[str] = []
+        for piece in lines(app, stored):
+            pieces.append(piece)
+            if len(pieces) >= SLICE:
+                slices.append("".join(pieces).encode())
+                pieces = []
+                await asyncio.sleep(0)
+        self._text = b"".join([*slices, "".join(pieces).encode(), generate_latest(self._process)])
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(f"flowcatalyst_{name}", text, value=value)
+def lines(app: App, stored: StoredFigures) -> Iterator[str]:
+    """The text, a few lines at a time. An empty piece only gives others a chance."""
+    pools = list(app.router.pools.values())
+    yield from _pool_figures(pools)
+    yield from _attempts(pools)
+    yield from _durations(pools)
+    yield from _breakers(app)
+    yield from _queues(app, stored)
+    yield _gauge("tracker_size", "Messages the router owns", len(app.tracker))
+    yield _gauge("dead_letters", "Dead letters kept", stored.dead_letters)
+    yield _gauge("warnings", "Different warnings of the last hours", len(app.warnings.list()))
+    yield _head("log_lines_dropped_total", "counter", "Lines of the log that nobody took in time")
+    yield _sample("log_lines_dropped_total", {}, dropped_lines())
+    yield from _state(app)
+    yield _head("build_info", "gauge", "Always 1")
+    yield _sample("build_info", {"version": __version__, "python": platform.python_version()}, 1)
 
 
-def _pool_gauges(pools: Iterable[Pool]) -> Iterator[Metric]:
+def _pool_figures(pools: Iterable[Pool]) -> Iterator[str]:
+    labels: list[tuple[Pool, str]] = []
+    for pool in pools:
+        labels.append((pool, _labels({"pool": pool.code})))
+        yield ""
     for name, text, value_of in _POOL_GAUGES:
-        family = GaugeMetricFamily(f"flowcatalyst_pool_{name}", text, labels=["pool"])
-        for pool in pools:
-            family.add_metric([pool.code], value_of(pool))
-        yield family
+        yield _head(f"pool_{name}", "gauge", text)
+        for pool, label in labels:
+            yield f"flowcatalyst_pool_{name}{label} {value_of(pool)}\n"
+    for name, text, count_of in _POOL_COUNTERS:
+        yield _head(f"pool_{name}_total", "counter", text)
+        for pool, label in labels:
+            yield f"flowcatalyst_pool_{name}_total{label} {count_of(pool.stats)}\n"
 
 
-def _pool_counters(pools: Iterable[Pool]) -> Iterator[Metric]:
-    for name, text, value_of in _POOL_COUNTERS:
-        family = CounterMetricFamily(f"flowcatalyst_pool_{name}", text, labels=["pool"])
-        for pool in pools:
-            family.add_metric([pool.code], value_of(pool.stats))
-        yield family
-
-
-def _attempts(pools: Iterable[Pool]) -> Metric:
-    text = "Attempts by what they meant"
-    family = CounterMetricFamily("flowcatalyst_pool_attempts", text, labels=["pool", "result"])
+def _attempts(pools: Iterable[Pool]) -> Iterator[str]:
+    yield _head("pool_attempts_total", "counter", "Attempts by what they meant")
     for pool in pools:
         for result in Result:
-            family.add_metric([pool.code, result], pool.stats.attempts[result])
-    return family
+            labels = {"pool": pool.code, "result": result}
+            yield _sample("pool_attempts_total", labels, pool.stats.attempts[result])
 
 
-def _durations(pools: Iterable[Pool]) -> Metric:
-    text = "How long attempts took"
-    family = HistogramMetricFamily("flowcatalyst_attempt_duration_seconds", text, labels=["pool"])
+def _durations(pools: Iterable[Pool]) -> Iterator[str]:
+    name = "flowcatalyst_attempt_duration_seconds"
+    yield _head("attempt_duration_seconds", "histogram", "How long attempts took")
     bounds = [*map(str, DURATION_BUCKETS_S), "+Inf"]
     for pool in pools:
-        counts = accumulate(pool.stats.duration_counts)  # a bucket counts all that took at most so long
-        buckets = list(zip(bounds, counts, strict=True))
-        family.add_metric([pool.code], buckets, pool.stats.duration_sum_s)
-    return family
+        inner = _labels({"pool": pool.code})[1:-1]
+        counts = list(accumulate(pool.stats.duration_counts))  # a bucket counts all that took at most so long
+        buckets = zip(bounds, counts, strict=True)
+        lines = [f'{name}_bucket{{{inner},le="{bound}"}} {count}\n' for bound, count in buckets]
+        lines.append(f"{name}_count{{{inner}}} {counts[-1]}\n{name}_sum{{{inner}}} {pool.stats.duration_sum_s}\n")
+        yield "".join(lines)
+
+
+def _breakers(app: App) -> Iterator[str]:
+    worst: dict[str, int] = {}
+    counts: Counter[BreakerState] = Counter()
+    for endpoint, breaker in app.breakers.items():
+        counts[breaker.state] += 1
+        origin = origin_of(endpoint)
+        worst[origin] = max(worst.get(origin, 0), _BREAKER_LEVELS[breaker.state])
+        yield ""
+    text = "The worst of an origin's circuit breakers, of which each path has one. 0: closed, 1: half open, 2: open"
+    yield _head("circuit_breaker_state", "gauge", text)
+    for origin, level in worst.items():
+        yield _sample("circuit_breaker_state", {"origin": origin}, level)
+    yield _head("circuit_breakers", "gauge", "Circuit breakers by state")
+    for state in BreakerState:
+        yield _sample("circuit_breakers", {"state": state}, counts[state])
+
+
+def _queues(app: App, stored: StoredFigures) -> Iterator[str]:
+    yield _head("queue_messages", "gauge", "Messages in the queue")
+    for name, depth in stored.depths.items():
+        for state, count in (("waiting", depth.waiting), ("leased", depth.leased), ("delayed", depth.delayed)):
+            yield _sample("queue_messages", {"queue": name, "state": state}, count)
+    queues = dict(app.engine.queues)
+    yield _head("queue_calls_total", "counter", "Requests to the queue's broker by kind, where some cost money")
+    for name, queue in queues.items():
+        for call, count in list(queue.calls.items()):
+            yield _sample("queue_calls_total", {"queue": name, "call": call}, count)
+    text = "Copies of messages the router had, removed from their queue without an attempt"
+    yield _head("duplicates_dropped_total", "counter", text)
+    for name in queues:
+        yield _sample("duplicates_dropped_total", {"queue": name}, app.tracker.dropped[name])
+
+
+def _state(app: App) -> Iterator[str]:
+    """Whether the router works, and whether somebody should look."""
+    yield _gauge("primary", "1 if this router is at work, 0 if it is a standby", int(app.at_work))
+    yield _gauge("health", "0: healthy, 1: warning, 2: degraded", list(Level).index(assess(app)[0]))
+    yield _head("open_warnings", "gauge", "Not acknowledged")
+    for severity, count in app.warnings.open_by_severity().items():
+        yield _sample("open_warnings", {"severity": severity}, count)
+    yield _head("config_sync_age_seconds", "gauge", "Since all sources of the configuration answered")
+    if app.sync is not None and app.sync.last_success_at is not None:
+        yield _sample("config_sync_age_seconds", {}, app.clock.wall() - app.sync.last_success_at)
+
+
+def _gauge(name: str, text: str, value: float) -> str:
+    return _head(name, "gauge", text) + _sample(name, {}, value)
+
+
+def _head(name: str, kind: str, text: str) -> str:
+    return f"# HELP flowcatalyst_{name} {text}\n# TYPE flowcatalyst_{name} {kind}\n"
+
+
+def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
+    return f"flowcatalyst_{name}{_labels(labels)} {value}\n"
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    """In braces; nothing if there are none."""
+    inner = ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in labels.items())
+    return f"{{{inner}}}" if inner else ""
+
+
+_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

@@ -41,9 +41,12 @@ class BreakersReset(msgspec.Struct, rename="camel"):
 
 @get("/monitoring/circuit-breakers", tags=["Monitoring"], summary="Circuit breakers")
 async def get_circuit_breakers(app: TheApp) -> list[BreakerView]:
-    """One for each endpoint that was called in the last hour. While it is open no attempt is spent on its endpoint."""
+    """One for each endpoint that was called in the last hour, of the last 10,000 ones. While it is open no attempt is
+    spent on its endpoint.
+    """
     now = app.clock.monotonic()
-    return [BreakerView.of(endpoint, breaker, now) for endpoint, breaker in app.breakers.items()]
+    listed = sorted(app.breakers.items(), key=lambda item: item[0])
+    return [BreakerView.of(endpoint, breaker, now) for endpoint, breaker in listed]
 
 
 @post(

@@ -20,6 +20,9 @@ class ConfiguredPool(msgspec.Struct, rename="camel"):
     capacity: int
     failure_scope: FailureScope
     max_delivery_attempts: int | None
+    parked_limit: int
+    retry_statuses: list[int]
+    ack_before_next: bool
 
 
 class ConfiguredQueue(msgspec.Struct, rename="camel"):
@@ -84,6 +87,9 @@ async def get_config(app: TheApp) -> ConfigView:
                 capacity=limits.effective_capacity,
                 failure_scope=limits.failure_scope,
                 max_delivery_attempts=limits.max_delivery_attempts,
+                parked_limit=limits.parked_limit,
+                retry_statuses=sorted(limits.retry_statuses),
+                ack_before_next=limits.ack_before_next,
             )
             for code, limits in app.config.pools.items()
         ],

@@ -9,7 +9,7 @@ from litestar.params import QueryParameter
 
 from flowcatalyst.app import App
 from flowcatalyst.message import DEFAULT_POOL, Delivery, DispatchMode
-from flowcatalyst.routing.pool_tools import Wait
+from flowcatalyst.routing.explain import Wait
 from flowcatalyst.web.bodies import read_json
 from flowcatalyst.web.dependencies import TheApp
 from flowcatalyst.web.openapi import with_json_body
@@ -91,7 +91,8 @@ async def get_in_flight_messages(
     status_code=HTTPStatus.OK,
 )
 async def check_in_flight(request: Request[Any, Any, Any], app: TheApp) -> list[CheckedId]:
-    """For each id whether the router has the message now. One that it has would be dropped as a duplicate.
+    """For each id whether the router has a message with it now. The same message, sent again to the same queue for the
+    same target and group, would be dropped as a duplicate.
 
     A message that is not here may still wait in its queue.
     """

@@ -7,6 +7,6 @@ from flowcatalyst.web.dependencies import TheMetrics
 
 
 @get("/metrics", tags=["Monitoring"], summary="Metrics for Prometheus", media_type="text/plain")
-async def get_metrics(metrics: TheMetrics) -> Response[str]:
-    """Prometheus text format. Counters are read when asked for; asking costs the router nothing otherwise."""
+async def get_metrics(metrics: TheMetrics) -> Response[bytes]:
+    """Prometheus text format. Counters are read when asked for, at most once a second."""
     return Response(await metrics.render(), media_type=CONTENT_TYPE_LATEST)

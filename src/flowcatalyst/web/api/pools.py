@@ -59,7 +59,11 @@ class PoolView(msgspec.Struct, rename="camel"):
     failure_scope: FailureScope
     max_delivery_attempts: int | None
     capacity: int
+    parked_limit: int
+    retry_statuses: list[int]
+    ack_before_next: bool
     queued: int
+    parked: int  # of the queued: beyond the capacity, because they came along with others or cannot start now
     in_flight: int
     groups: int
     held_groups: int
@@ -86,7 +90,11 @@ class PoolView(msgspec.Struct, rename="camel"):
             failure_scope=limits.failure_scope,
             max_delivery_attempts=limits.max_delivery_attempts,
             capacity=limits.effective_capacity,
+            parked_limit=limits.parked_limit,
+            retry_statuses=sorted(limits.retry_statuses),
+            ack_before_next=limits.ack_before_next,
             queued=pool.buffered,
+            parked=pool.parked,
             in_flight=pool.in_flight,
             groups=pool.group_count,
             held_groups=pool.held_count,
@@ -119,6 +127,9 @@ class PoolChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     rate_limit_per_minute: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType | None = UNSET
     failure_scope: FailureScope | msgspec.UnsetType = UNSET
     max_delivery_attempts: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType | None = UNSET
+    parked_limit: Annotated[int, msgspec.Meta(ge=0)] | msgspec.UnsetType = UNSET
+    retry_statuses: list[Annotated[int, msgspec.Meta(ge=400, le=501)]] | msgspec.UnsetType = UNSET
+    ack_before_next: bool | msgspec.UnsetType = UNSET
 
 
 _decoder = msgspec.json.Decoder(PoolChange)
@@ -153,7 +164,14 @@ async def change_pool(
         "rate_per_minute": change.rate_limit_per_minute,
         "failure_scope": change.failure_scope,
         "max_delivery_attempts": change.max_delivery_attempts,
+        "parked_limit": change.parked_limit,
+        "retry_statuses": UNSET if change.retry_statuses is UNSET else frozenset(change.retry_statuses),
+        "ack_before_next": change.ack_before_next,
     }
     given: dict[str, Any] = {name: value for name, value in new.items() if value is not UNSET}
-    pool.change(dataclasses.replace(pool.limits, **given))
+    try:
+        limits = dataclasses.replace(pool.limits, **given)
+    except ValueError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
+    pool.change(limits)
     return PoolView.of(pool, app.clock.monotonic())

@@ -1,21 +1,17 @@
 """/monitoring/queue-stats and /monitoring/consumer-health: what the queues hold, and whether they are polled."""
 
 import asyncio
-from typing import Final
 
 import msgspec
 from litestar import get
 
 from flowcatalyst.app import App
-from flowcatalyst.errors import FlowCatalystError
 from flowcatalyst.operations.config_source import masked
 from flowcatalyst.operations.health import polling_consumers
 from flowcatalyst.operations.watch import SILENT_CONSUMER_S
 from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.web.dependencies import TheApp
-
-ANSWER_WITHIN_S: Final = 2.0
 
 
 class QueueView(msgspec.Struct, rename="camel"):
@@ -37,7 +33,6 @@ class ConsumerView(msgspec.Struct, rename="camel"):
     healthy: bool
     seconds_since_poll: float | None  # null: no poll succeeded yet
     waits_for_room: bool  # the pools are full, so it does not ask for more
-    kept_messages: int  # received, but their pool has no room yet
     restarts: int
     trouble: str  # why the newest poll failed; empty if it did not
 
@@ -46,7 +41,8 @@ class ConsumerView(msgspec.Struct, rename="camel"):
 async def get_queue_stats(app: TheApp) -> list[QueueView]:
     """How many messages each queue holds: waiting to be received, leased by a router, or delayed.
 
-    A queue that cannot be asked is listed without numbers; it holds up nobody else.
+    The numbers may be a second old: all who ask share one reading. A queue that cannot be asked is listed without
+    numbers; it holds up nobody else.
     """
     return await asyncio.gather(*(_queue_view(app, name, queue) for name, queue in app.queues_to_show().items()))
 
@@ -64,7 +60,6 @@ def _consumer_view(name: str, consumer: Consumer, now: float) -> ConsumerView:
         healthy=consumer.silent_s(now) < SILENT_CONSUMER_S and not consumer.trouble,
         seconds_since_poll=_since(consumer.last_poll_at, now),
         waits_for_room=consumer.waits_for_room,
-        kept_messages=consumer.kept_count,
         restarts=consumer.restarts,
         trouble=consumer.trouble,
     )
@@ -75,15 +70,11 @@ async def _queue_view(app: App, name: str, queue: Queue) -> QueueView:
     since = None if consumer is None else _since(consumer.last_poll_at, app.clock.monotonic())
     configured = app.config.queues.get(name)
     uri = masked(configured.uri) if configured else ""
-    try:
-        async with asyncio.timeout(ANSWER_WITHIN_S):
-            depth = await queue.depth()
-    except TimeoutError:
-        return QueueView(name, uri, None, None, None, since, f"no answer within {ANSWER_WITHIN_S:g} s")
-    except FlowCatalystError as error:
-        return QueueView(name, uri, None, None, None, since, str(error))
-    if depth is None:
-        return QueueView(name, uri, None, None, None, since, "" if consumer is None else consumer.trouble)
+    reading = await app.depths.of(queue)
+    if reading.depth is None:
+        trouble = reading.trouble or ("" if consumer is None else consumer.trouble)
+        return QueueView(name, uri, None, None, None, since, trouble)
+    depth = reading.depth
     return QueueView(name, uri, depth.waiting, depth.leased, depth.delayed, since, "")
 
 

@@ -83,7 +83,7 @@ async def seed_messages(
     mode = group_mode if given.message_group_mode is msgspec.UNSET else given.message_group_mode
     wanted = count if given.count is msgspec.UNSET else given.count
     seed = Seed(
-        run=app.ids.tsid(),
+        run=app.ids.new_id(),
         queues=_queues_meant(queue, app),
         targets=_targets_meant(endpoint, _own_url(request)),
         groups=mode,

@@ -10,9 +10,11 @@ from tests.servers import ServerMissingError, missing, program, skip_or_fail
 LOG_LINES: Final = 30  # of a failed test; more would hide what failed
 BROKER_TESTS = {
     "activemq_queue_test.py",
+    "two_routers_test.py",
     "nats_cluster_test.py",
     "broker_kill_test.py",
     "broker_router_test.py",
+    "mixed_queues_test.py",
     "nats_queue_test.py",
     "servers_test.py",
     "sqs_cost_test.py",

@@ -14,6 +14,7 @@ PURE = [
     SOURCE / "message.py",
     SOURCE / "errors.py",
     SOURCE / "delivery" / "contract.py",
+    SOURCE / "delivery" / "answer.py",
     SOURCE / "queues" / "contract.py",
     SOURCE / "web" / "order_judge.py",
     SOURCE / "operations" / "router_config.py",
@@ -22,7 +23,21 @@ PURE = [
     *sorted((SOURCE / "simulation" / "rules").glob("*.py")),
     *(
         SOURCE / "routing" / f"{name}.py"
-        for name in ("groups", "policy", "rate", "breaker", "tracker", "limits", "fence")
+        for name in (
+            "groups",
+            "policy",
+            "rate",
+            "breaker",
+            "tracker",
+            "limits",
+            "fence",
+            "shares",
+            "endpoints",
+            "failure_memory",
+            "group",
+            "admission",
+            "explain",
+        )
     ),
 ]
 # Call -> files that are its home. Everybody else gets a clock, an id source or `Tasks` handed in.

@@ -14,11 +14,13 @@ from flowcatalyst.config import HttpSettings, Settings
 from flowcatalyst.delivery.contract import HttpClient
 from flowcatalyst.delivery.egress import EgressGuard
 from flowcatalyst.delivery.http1 import Http1Client
-from flowcatalyst.delivery.http2 import Http2Client
 from flowcatalyst.delivery.mediator import Mediator
+from flowcatalyst.delivery.resolver import SystemResolver
+from flowcatalyst.delivery.tls import client_context
 from flowcatalyst.engine import Engine
 from flowcatalyst.errors import ConfigurationError, FlowCatalystError
 from flowcatalyst.message import Severity
+from flowcatalyst.observe.depths import Depths
 from flowcatalyst.observe.logs import AttemptLogger
 from flowcatalyst.operations.config_source import sources_from
 from flowcatalyst.operations.config_sync import ConfigSync
@@ -50,8 +52,9 @@ class App:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.ids = IdSource(self.clock)
-        self.identity = f"{gethostname()}-{os.getpid()}-{self.ids.tsid()}"  # new at each start
+        self.identity = f"{gethostname()}-{os.getpid()}-{self.ids.new_id()}"  # new at each start
         self.warnings = WarningLog(self.clock)
+        self.depths = Depths(self.clock)
         self.judge = OrderJudge()  # of the built-in receivers
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
@@ -135,6 +138,7 @@ class App:
             stack.push_async_callback(self.store.close)
             stack.push_async_callback(self.factory.close_publishers)
             await self.factory.open_publishers()
+            stack.push_async_callback(self.depths.close)
             yield
 
     @asynccontextmanager
@@ -309,7 +313,7 @@ class _Clients:
 
 def _build_clients(settings: Settings, clock: Clock) -> _Clients:
     http = settings.mediator.http
-    guard = EgressGuard(allow_private=settings.egress.allow_private, allowed_networks=settings.egress.allowed_networks)
+    guard = EgressGuard(settings.egress.allow_private, settings.egress.allowed_networks, SystemResolver(clock))
     http1 = Http1Client(
         guard=guard,
         connect_timeout_s=http.connect_timeout_ms / 1000,
@@ -320,6 +324,14 @@ def _build_clients(settings: Settings, clock: Clock) -> _Clients:
     )
     if http.version == "HTTP_1_1":
         return _Clients(http1, http1)
+    try:
+        from flowcatalyst.delivery.http2 import Http2Client  # an extra: few targets want it
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("pyreqwest"):
+            raise
+        raise ConfigurationError(
+            "mediator.http.version HTTP_2 needs the package pyreqwest: pip install 'flowcatalyst[http2]'"
+        ) from None
     http2 = Http2Client(
         guard=guard,
         connect_timeout_s=http.connect_timeout_ms / 1000,
@@ -334,10 +346,7 @@ def _ssl_context(http: HttpSettings) -> ssl.SSLContext | None:
     """None: the client makes the default one when it first needs it, which takes a while."""
     if http.ca_file is None:
         return None
-    context = ssl.create_default_context()
-    context.set_alpn_protocols(["http/1.1"])
     try:
-        context.load_verify_locations(http.ca_file)
-    except (OSError, ssl.SSLError) as error:
+        return client_context(http.ca_file)
+    except OSError as error:
         raise ConfigurationError(f"mediator.http.ca_file {http.ca_file} cannot be used: {error}") from None
-    return context

@@ -13,7 +13,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_core import from_json
 from pydantic_settings import (
     BaseSettings,
@@ -27,57 +27,19 @@ from pydantic_settings import (
 from flowcatalyst.credentials import Account, KeyEntry, read_accounts, read_keys
 from flowcatalyst.errors import ConfigurationError
 from flowcatalyst.message import DEFAULT_POOL
+from flowcatalyst.pool_settings import PoolSettings, RetrySettings, Section
 from flowcatalyst.queues.address import parse_queue_uri
-from flowcatalyst.routing.groups import FailureScope
-from flowcatalyst.routing.limits import PoolLimits
-from flowcatalyst.routing.policy import Delays
 
 DEFAULT_FILE = Path("flowcatalyst.toml")
 CONFIG_URL_VARIABLE = "MESSAGE_ROUTER_CONFIG_URL"  # the names that operators know from 002
 SQS_ENDPOINT_VARIABLE = "SQS_ENDPOINT_OVERRIDE"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class PoolSettings(_Section):
-    """One processing pool."""
-
-    code: str = Field(min_length=1, description="Name that messages use as poolCode")
-    concurrency: int = Field(ge=1, le=100_000, description="Most attempts in flight at once")
-    rate_limit_per_minute: int | None = Field(
-        None, ge=1, description="Most attempts started in any 60 s; unset: no limit"
-    )
-    failure_scope: FailureScope = Field(
-        FailureScope.GROUP,
-        description="After a failure, give back every later message of the group, or only those of the same batch",
-    )
-    max_delivery_attempts: int | None = Field(
-        None,
-        ge=1,
-        description="Failed attempts after which a message becomes a dead letter; unset: 20 on queues that cannot "
-        "redeliver in order, else no limit",
-    )
-    capacity: int | None = Field(
-        None, ge=1, description="Most messages in the pool, waiting or in flight; unset: 20 per slot, at least 50"
-    )
-
-    def limits(self) -> PoolLimits:
-        return PoolLimits(
-            concurrency=self.concurrency,
-            rate_per_minute=self.rate_limit_per_minute,
-            failure_scope=self.failure_scope,
-            max_delivery_attempts=self.max_delivery_attempts,
-            capacity=self.capacity,
-        )
-
-
-class HttpSettings(_Section):
+class HttpSettings(Section):
     """How messages are delivered."""
 
-    version: Literal["HTTP_2", "HTTP_1_1"] = Field(
-        "HTTP_2", description="HTTP_2 offers HTTP/2 to https targets; http targets always get HTTP/1.1"
+    version: Literal["HTTP_1_1", "HTTP_2"] = Field(
+        "HTTP_1_1", description="HTTP_2 offers HTTP/2 to https targets (an extra: pip install 'flowcatalyst[http2]')"
     )
     timeout_ms: int = Field(900_000, ge=1, description="Limit for a whole attempt: connect, request and response")
     connect_timeout_ms: int = Field(30_000, ge=1, description="Limit for opening a connection")
@@ -85,29 +47,11 @@ class HttpSettings(_Section):
     ca_file: Path | None = Field(None, description="Certificates to trust for https targets besides the system's")
 
 
-class MediatorSettings(_Section):
+class MediatorSettings(Section):
     http: HttpSettings = Field(default_factory=HttpSettings)
 
 
-class RetrySettings(_Section):
-    """How long failed messages wait. The defaults suit production; tests shorten them."""
-
-    backoff_s: list[float] = Field(
-        default_factory=lambda: [1.0, 2.0],
-        description="Pauses before the further attempts inside the router; their number is the number of retries",
-    )
-    give_back_s: float = Field(
-        30.0, gt=0, description="Wait after the last of these attempts, unless the endpoint asked for another"
-    )
-    follower_s: float = Field(
-        10.0, ge=0, description="Wait of messages that go back to their queue only because they follow a failed one"
-    )
-
-    def delays(self) -> Delays:
-        return Delays(tuple(self.backoff_s), self.give_back_s, self.follower_s)
-
-
-class EgressSettings(_Section):
+class EgressSettings(Section):
     """Which addresses messages may be delivered to."""
 
     allow_private: bool = Field(
@@ -125,7 +69,7 @@ class EgressSettings(_Section):
         return [str(ip_network(network)) for network in value]
 
 
-class EmbeddedSettings(_Section):
+class EmbeddedSettings(Section):
     """The embedded queue."""
 
     queues: list[str] = Field(
@@ -136,7 +80,7 @@ class EmbeddedSettings(_Section):
     )
 
 
-class QueueSettings(_Section):
+class QueueSettings(Section):
     """One queue of a broker."""
 
     name: str = Field(min_length=1, description="Name that operators see")
@@ -156,7 +100,7 @@ class QueueSettings(_Section):
         return value
 
 
-class SqsSettings(_Section):
+class SqsSettings(Section):
     """Amazon SQS. Credentials come from where every AWS tool finds them."""
 
     endpoint_override: str | None = Field(
@@ -174,7 +118,7 @@ class SqsSettings(_Section):
         return value
 
 
-class NatsSettings(_Section):
+class NatsSettings(Section):
     """NATS servers."""
 
     user: str | None = Field(None, description="User name")
@@ -184,7 +128,7 @@ class NatsSettings(_Section):
     ca_file: Path | None = Field(None, description="Certificates to trust for tls:// besides the system's")
 
 
-class ActiveMqSettings(_Section):
+class ActiveMqSettings(Section):
     """ActiveMQ and other AMQP 1.0 brokers."""
 
     user: str | None = Field(None, description="User name; unset: anonymous")
@@ -192,7 +136,7 @@ class ActiveMqSettings(_Section):
     ca_file: Path | None = Field(None, description="Certificates to trust for amqps:// besides the system's")
 
 
-class SyncSettings(_Section):
+class SyncSettings(Section):
     """Where pools and queues come from, if not from these settings."""
 
     config_url: str | None = Field(
@@ -208,7 +152,7 @@ class SyncSettings(_Section):
     pool_warning_threshold: int = Field(5_000, ge=1, description="Number of pools above which there is a warning")
 
 
-class StandbySettings(_Section):
+class StandbySettings(Section):
     """Hot standby: of several routers, only the one that holds a lock in Redis works."""
 
     redis_url: SecretStr | None = Field(
@@ -226,7 +170,7 @@ class StandbySettings(_Section):
         return self
 
 
-class AuthSettings(_Section):
+class AuthSettings(Section):
     """Who may use the API."""
 
     mode: Literal["none", "api_key", "basic"] = Field(
@@ -270,7 +214,7 @@ class AuthSettings(_Section):
         return read_accounts(self.admin, self.read_only)
 
 
-class NotificationSettings(_Section):
+class NotificationSettings(Section):
     """Where warnings are sent."""
 
     webhook_url: str | None = Field(None, description="URL that gets new warnings as JSON; unset: nobody is told")
@@ -278,7 +222,7 @@ class NotificationSettings(_Section):
     min_severity: Literal["WARN", "ERROR", "CRITICAL"] = Field("WARN", description="The least that is sent")
 
 
-class LogSettings(_Section):
+class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="info logs every attempt, warning only those that failed"
     )
@@ -393,7 +337,7 @@ def describe_settings(model: type[BaseModel] = Settings, prefix: str = "") -> It
 
 
 def _shown(default: object) -> str:
-    if isinstance(default, list):
+    if isinstance(default, list | set):
         return ", ".join(map(str, default)) or "none"
     return "unset" if default is None else str(default)
 

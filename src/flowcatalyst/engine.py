@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from flowcatalyst.clock import Clock
-from flowcatalyst.delivery.mediator import endpoint_of
+from flowcatalyst.delivery.mediator import endpoint_of, origin_of
 from flowcatalyst.message import Severity
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.operations.watch import (
@@ -106,6 +106,7 @@ class Engine:
             mediator=mediator,
             breakers=self.breakers,
             endpoint_of=endpoint_of,
+            origin_of=origin_of,
             dead_letters=self._dead_letters,
             warnings=self._warnings,
             log=attempt_log,
@@ -113,6 +114,7 @@ class Engine:
             spawn=self._slots.spawn,
             delays=delays,
             fence=self._fence,
+            several_queues=lambda: len(self.queues) + len(self._leaving) > 1,
         )
         self.router.apply(pools)
         self._add_watches()
@@ -129,7 +131,7 @@ class Engine:
         watches.add("circuit breakers", BREAKER_PERIOD_S, self._evict_idle_breakers)
         health = ConsumerHealth(self.consumers, self.restart_consumer, clock, warnings)
         watches.add("consumers", CONSUMER_PERIOD_S, health.look)
-        leaks = LeakDetector(self.tracker, self.router, self.settlers, self.consumers, warnings)
+        leaks = LeakDetector(self.tracker, self.router, self.settlers, warnings)
         watches.add("leaks", LEAK_PERIOD_S, leaks.look)
         watches.add("backlog", BACKLOG_PERIOD_S, Backlog(self.queues, warnings).look)
         watches.add("pool windows", WINDOW_PERIOD_S, self._take_window_snapshots)

@@ -34,7 +34,7 @@ class NewMessage(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_
 
     def pointer(self, ids: IdSource) -> MessagePointer:
         return MessagePointer(
-            id=ids.tsid() if self.id is None else self.id,
+            id=ids.new_id() if self.id is None else self.id,
             mediation_target=self.mediation_target,
             pool_code=self.pool_code,
             auth_token=self.auth_token,

@@ -56,6 +56,22 @@ def parse_pointer(body: str | bytes) -> MessagePointer:
     return pointer
 
 
+class _PoolOnly(msgspec.Struct, rename="camel"):
+    pool_code: str | None = None
+
+
+_pool_decoder = msgspec.json.Decoder(_PoolOnly)
+
+
+def pool_code_of(body: str | bytes) -> str:
+    """The pool that a message asks for, also if the rest of its body cannot be read; the default pool if none."""
+    try:
+        code = _pool_decoder.decode(body).pool_code
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return DEFAULT_POOL
+    return code if code and not code.isspace() else DEFAULT_POOL
+
+
 def check_pointer(pointer: MessagePointer) -> None:
     """Raise `InvalidMessageError` unless the pointer can be routed and its header values can be sent."""
     if not pointer.id or pointer.id.isspace():
@@ -89,33 +105,38 @@ class Delivery:
     body: str | bytes
     group: str | None  # as the broker knows it; the router fills in the pointer's, or the default group
     receive_count: int = 1
-    lease_until: float = 0.0  # wall time when the queue shows the message again
+    lease_until: float = 0.0  # monotonic time when the queue shows the message again; 0: it has no lease
     failures: int = 0  # failed attempts so far; a queue that can tell hands it out with the next delivery
 
     source: "Source" = field(init=False)  # where it came from and who settles it
     pointer: MessagePointer = field(init=False)
     batch: int = 0
-    pool: str = ""  # code of the pool that took it; empty while it waits for room
+    pool: str = ""  # code of the pool that took it
     tries: int = 0  # attempts started since the router received it
-    held_s: float = 0.0  # seconds of holds since the router received it
     arrived_at: float = 0.0  # monotonic
     attempt_at: float = 0.0  # monotonic start of the latest attempt
     rejected: bool = False  # recorded as a dead letter; a copy that is replayed is a message of its own
     waits_for: str = ""  # why its group is on hold, in words; empty otherwise
 
     @property
-    def key(self) -> str:
-        """The pipeline key of 002."""
-        return self.broker_id or self.pointer.id
-
-    @property
     def ordered(self) -> bool:
         return self.pointer.dispatch_mode is not DispatchMode.IMMEDIATE
+
+    @property
+    def returns_in_order(self) -> bool:
+        """Its queue shows it again before the later ones of its group if it is nacked."""
+        return self.source.capabilities.ordered_redelivery
 
     @property
     def blocks_group(self) -> bool:
         mode = self.pointer.dispatch_mode
         return mode is None or mode is DispatchMode.BLOCK_ON_ERROR
+
+
+def named_group(delivery: Delivery) -> str:
+    """The queue's word for the group counts first, then the pointer's; all others share the default group."""
+    group = delivery.group or delivery.pointer.message_group_id
+    return group if group and not group.isspace() else DEFAULT_GROUP
 
 
 def adopt_receipt(owned: Delivery, again: Delivery) -> None:
@@ -160,11 +181,12 @@ class Outcome:
     error: ErrorKind = ErrorKind.NONE
     delay_s: float | None = None  # asked for by the endpoint
     retryable: bool = False  # worth another attempt inside the router
-    trips_breaker: bool = False  # the endpoint could not be reached or did not answer
+    trips_breaker: bool = False  # the endpoint could not be reached, did not answer, or a gateway said so
     warning: Severity | None = None
     status: int | None = None
     detail: str = ""  # one line for logs and dead letters; never holds a token
     excerpt: str = ""  # beginning of the response body
+    note: str = ""  # what is odd about a success: worth one warning per endpoint
 
     @property
     def counts(self) -> bool:

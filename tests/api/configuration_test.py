@@ -33,6 +33,9 @@ async def test_without_a_config_url_the_settings_are_in_force(idle_router: Runni
         "capacity": 50,
         "failureScope": "group",
         "maxDeliveryAttempts": None,
+        "parkedLimit": 10_000,
+        "retryStatuses": [],
+        "ackBeforeNext": False,
     }
     assert queues[3] == {
         "queueName": "low",

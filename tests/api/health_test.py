@@ -74,7 +74,7 @@ async def test_a_consumer_that_waits_for_room_is_up(router: Running) -> None:
 
     await until(polled)
     for pool in router.app.router.pools.values():
-        pool._capacity = 0
+        pool.admission.room = lambda limits: 0  # type: ignore[method-assign]
 
     async def waits() -> bool:
         return all(consumer.waits_for_room for consumer in router.app.consumers.values())
@@ -200,7 +200,7 @@ async def test_a_consumer_whose_latest_poll_failed_is_a_warning(
 ) -> None:
     receive_from = EmbeddedQueue.receive
 
-    async def receive(self: EmbeddedQueue, limit: int, wait_s: float) -> list[Any]:
+    async def receive(self: EmbeddedQueue, limit: int, wait_s: float, demand: object = None) -> list[Any]:
         if self.name == "high":
             raise QueueUnavailableError("the broker is away")
         return [*await receive_from(self, limit, wait_s)]

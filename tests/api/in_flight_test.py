@@ -53,7 +53,7 @@ async def test_messages_in_the_router_can_be_looked_up(router: Running) -> None:
     gate = Gate()
     async with raw_server(gate) as endpoint:
         for number in range(4):
-            pool = "POOL-LOW" if number % 2 else "DEFAULT-POOL"
+            pool = "POOL-HIGH" if number % 2 else "DEFAULT-POOL"
             group = f"g-{number}"
             await router.send(id=f"m-{number}", mediationTarget=endpoint.url(), messageGroupId=group, poolCode=pool)
         await endpoint.until(lambda server: len(server.requests) == 4)
@@ -62,10 +62,31 @@ async def test_messages_in_the_router_can_be_looked_up(router: Running) -> None:
         assert ids(await in_flight(router, "?limit=2")) == ["m-0", "m-1"]
         assert ids(await in_flight(router, "?id=m-2")) == ["m-2"]
         assert ids(await in_flight(router, f"?id={everything[3]['brokerId']}")) == ["m-3"]
-        assert ids(await in_flight(router, "?pool=POOL-LOW")) == ["m-1", "m-3"]
+        assert ids(await in_flight(router, "?pool=POOL-HIGH")) == ["m-1", "m-3"]
         assert ids(await in_flight(router, "?group=g-1")) == ["m-1"]
         assert ids(await in_flight(router, "?group=g-1&pool=DEFAULT-POOL")) == []
         gate.opened.set()
+
+
+async def test_a_message_for_an_endpoint_that_has_its_share_of_the_slots_says_so(router: Running) -> None:
+    gate = Gate()
+    async with raw_server(gate) as endpoint:
+        for number in range(2):
+            await router.send(
+                id=f"m-{number}", mediationTarget=endpoint.url(), messageGroupId=f"g-{number}", poolCode="POOL-LOW"
+            )
+        await endpoint.until(lambda server: len(server.requests) == 1)
+
+        async def second_waits() -> bool:
+            return len(await in_flight(router, "?id=m-1")) == 1
+
+        await until(second_waits)
+        [second] = await in_flight(router, "?id=m-1")
+        origin = endpoint.url().rsplit("/", 1)[0]
+        what = f"a slot for {origin}, which has its share: 1 of 2"
+        assert second["waiting"] == {"what": what, "behind": None, "untilInMs": None}
+        gate.opened.set()
+        await router.until_settled()
 
 
 def ids(found: list[dict[str, Any]]) -> list[str]:

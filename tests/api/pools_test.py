@@ -37,7 +37,11 @@ async def test_pool_stats_show_limits_load_and_counts(router: Running) -> None:
         "failureScope": "group",
         "maxDeliveryAttempts": None,
         "capacity": 50,
+        "parkedLimit": 10_000,
+        "retryStatuses": [],
+        "ackBeforeNext": False,
         "queued": 0,
+        "parked": 0,
         "inFlight": 0,
         "groups": 0,
         "heldGroups": 0,
@@ -88,6 +92,21 @@ async def test_limits_change_while_the_pool_runs_and_what_is_left_out_stays(rout
     assert router.app.router.pools["POOL-LOW"].limits.concurrency == 7
 
 
+async def test_what_is_parked_retried_and_awaited_can_be_changed_too(router: Running) -> None:
+    path = "/monitoring/pools/POOL-LOW"
+    changed = {"parkedLimit": 0, "retryStatuses": [404, 501], "ackBeforeNext": True}
+    answer = await router.client.put(path, {**changed, "retryStatuses": [501, 404, 404]})
+    assert answer.status == 200
+    assert {key: answer.json[key] for key in changed} == changed
+    answer = await router.client.put(path, {"concurrency": 3})
+    assert {key: answer.json[key] for key in changed} == changed
+    limits = router.app.router.pools["POOL-LOW"].limits
+    assert (limits.parked_limit, limits.retry_statuses, limits.ack_before_next) == (0, frozenset({404, 501}), True)
+    await router.client.post("/api/seed/messages?count=20&queue=low")
+    await router.until_settled()
+    assert (await pool(router, "POOL-LOW"))["delivered"] == 20
+
+
 async def test_null_removes_a_limit(router: Running) -> None:
     path = "/monitoring/pools/POOL-LOW"
     await router.client.put(path, {"rateLimitPerMinute": 1, "maxDeliveryAttempts": 2})
@@ -117,6 +136,14 @@ async def test_removing_a_rate_limit_lets_waiting_messages_go_at_once(router: Ru
         ({"rateLimitPerMinute": 0}, ["rateLimitPerMinute", ">= 1"]),
         ({"maxDeliveryAttempts": -1}, ["maxDeliveryAttempts", ">= 1"]),
         ({"failureScope": "world"}, ["failureScope", "group, batch"]),
+        ({"parkedLimit": -1}, ["parkedLimit", ">= 0"]),
+        ({"parkedLimit": None}, ["parkedLimit", "Expected `int`"]),
+        ({"retryStatuses": [399]}, ["retryStatuses", ">= 400"]),
+        ({"retryStatuses": [502]}, ["retryStatuses", "<= 501"]),
+        ({"retryStatuses": [404, 429]}, ["429", "only 400 to 499 without 429, and 501 are a choice"]),
+        ({"retryStatuses": [500]}, ["500", "only 400 to 499 without 429, and 501 are a choice"]),
+        ({"retryStatuses": 404}, ["retryStatuses", "Expected `array"]),
+        ({"ackBeforeNext": "yes"}, ["ackBeforeNext", "Expected `bool"]),
         ({"concurency": 5}, ["unknown field `concurency`"]),
         ([], ["Expected `object`"]),
     ],

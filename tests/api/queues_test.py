@@ -1,13 +1,15 @@
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
 
 from flowcatalyst.errors import QueueUnavailableError
+from flowcatalyst.observe import depths
 from flowcatalyst.queues.contract import Depth
 from flowcatalyst.queues.embedded import EmbeddedQueue
-from flowcatalyst.web.api import queues
 from tests.api.running import Running, on_idle_router, until
+from tests.support.clocks import SetClock
 from tests.support.http_servers import Gate, raw_server
 
 
@@ -47,12 +49,51 @@ async def test_a_queue_that_cannot_be_asked_hides_no_other(
         raise failure
 
     monkeypatch.setattr(EmbeddedQueue, "depth", depth)
-    monkeypatch.setattr(queues, "ANSWER_WITHIN_S", 0.05)
+    monkeypatch.setattr(depths, "ANSWER_WITHIN_S", 0.05)
     found = await listed(router, "/monitoring/queue-stats", "name")
     high, low = found["high"], found["low"]
     assert (high["waiting"], high["leased"], high["delayed"]) == (None, None, None)
     assert words in high["trouble"]
     assert (low["waiting"], low["trouble"]) == (0, "")
+
+
+async def test_all_who_ask_within_a_second_share_one_reading_of_each_queue(
+    router: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    depth_of, asked = EmbeddedQueue.depth, Counter[str]()
+    monkeypatch.setattr(router.app.depths, "_clock", clock := SetClock())
+
+    async def depth(self: EmbeddedQueue) -> Depth:
+        asked[self.name] += 1
+        return await depth_of(self)
+
+    monkeypatch.setattr(EmbeddedQueue, "depth", depth)
+    pages = [router.client.get("/monitoring/queue-stats") for _ in range(20)]
+    scrapes = [router.client.get("/metrics") for _ in range(5)]
+    await asyncio.gather(*pages, *scrapes)
+    assert asked == {"default": 1, "high": 1, "medium": 1, "low": 1}
+    clock.now += depths.KEEP_S
+    await router.client.get("/monitoring/queue-stats")
+    assert asked == {"default": 2, "high": 2, "medium": 2, "low": 2}
+
+
+async def test_queue_that_hangs_is_asked_once_however_many_wait_for_it(
+    router: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    async def depth(self: EmbeddedQueue) -> Depth:
+        asked.append(self.name)
+        await asyncio.Event().wait()
+        raise AssertionError("it hangs for ever")
+
+    monkeypatch.setattr(EmbeddedQueue, "depth", depth)
+    monkeypatch.setattr(depths, "ANSWER_WITHIN_S", 0.01)
+    monkeypatch.setattr(depths, "KEEP_S", 0.0)
+    for _ in range(5):
+        found = await listed(router, "/monitoring/queue-stats", "name")
+        assert "no answer" in found["low"]["trouble"]
+    assert sorted(asked) == ["default", "high", "low", "medium"]
 
 
 @on_idle_router
@@ -65,11 +106,11 @@ async def test_consumers_of_an_idle_router_are_healthy(idle_router: Running) -> 
     assert list(found) == ["default", "high", "medium", "low"]
     for consumer in found.values():
         assert consumer.pop("secondsSincePoll") < 60
-        assert consumer == {"healthy": True, "waitsForRoom": False, "keptMessages": 0, "restarts": 0, "trouble": ""}
+        assert consumer == {"healthy": True, "waitsForRoom": False, "restarts": 0, "trouble": ""}
 
 
 async def test_a_consumer_whose_polls_fail_says_why(router: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def receive(self: EmbeddedQueue, limit: int, wait_s: float) -> list[Any]:
+    async def receive(self: EmbeddedQueue, limit: int, wait_s: float, demand: object = None) -> list[Any]:
         raise QueueUnavailableError("the broker is away")
 
     monkeypatch.setattr(EmbeddedQueue, "receive", receive)

@@ -103,8 +103,8 @@ class Running:
         """Wait until the queues are empty and the router owns nothing."""
 
         async def nothing_left() -> bool:
-            queues = (await self.client.get("/monitoring/queue-stats")).json
-            left = sum(queue["waiting"] + queue["leased"] + queue["delayed"] for queue in queues)
+            depths = [await queue.depth() for queue in self.app.queues_to_show().values()]
+            left = sum(depth.waiting + depth.leased + depth.delayed for depth in depths if depth is not None)
             return not left and not len(self.app.tracker)
 
         await until(nothing_left)

@@ -72,7 +72,9 @@ class Nobody:
     def __init__(self) -> None:
         self.freed = asyncio.Event()
 
-    async def post(self, target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> Response:
+    async def post(
+        self, target: Target, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float | None = None
+    ) -> Response:
         if target.path == "/hang":
             await self.freed.wait()
         return Response(400 if target.path == "/refuse" else 200, [], b'{"ack": true}')

@@ -1,6 +1,7 @@
 """The command `flowcatalyst` as people meet it: what it prints, how it ends, what it says when something is wrong."""
 
 import asyncio
+import os
 import re
 import signal
 import socket
@@ -47,6 +48,28 @@ async def test_a_corrupt_database_file_is_named_and_left_as_it_is(tmp_path: Path
     assert code == 1
     assert f"{tmp_path / name} is not a SQLite database" in said
     assert (tmp_path / name).read_bytes() == garbage
+
+
+async def test_http2_without_its_package_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pyreqwest.py").write_text("raise ModuleNotFoundError('it is not installed', name='pyreqwest')")
+    (tmp_path / "flowcatalyst.toml").write_text("[mediator.http]\nversion = 'HTTP_2'\n")
+    args = ("up", "--port", 0, "--data-dir", tmp_path / "data", "--config", tmp_path / "flowcatalyst.toml")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    code, output, errors = await run_cli(*args, env={"PYTHONPATH": path})
+    assert (code, output) == (2, "")
+    needs = "mediator.http.version HTTP_2 needs the package pyreqwest: pip install 'flowcatalyst[http2]'"
+    assert errors.splitlines()[-1] == f"flowcatalyst: {needs}"
+    assert "Traceback" not in errors
+
+
+async def test_a_router_without_http2_never_loads_it_and_ends_like_any_python_program(tmp_path: Path) -> None:
+    (tmp_path / "pyreqwest.py").write_text("raise ModuleNotFoundError('it is not installed', name='pyreqwest')")
+    (tmp_path / "sitecustomize.py").write_text("import atexit\natexit.register(print, 'the interpreter ended')\n")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    async with router_process(tmp_path, env={"PYTHONPATH": path}) as router:
+        code, rest = await router.terminate()
+    assert code == 0
+    assert rest.endswith("the interpreter ended\n")
 
 
 async def test_wrong_settings_are_named(tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
 from flowcatalyst.engine import Engine
 from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import DEFAULT_POOL, Delivery, Settled
 from flowcatalyst.operations.warnings import WarningCode
 from flowcatalyst.operations.watch import Backlog
+from flowcatalyst.queues.contract import Demand
 from flowcatalyst.queues.memory import MemoryQueue
 from flowcatalyst.queues.settle import MAX_NACK_TRIES
 from flowcatalyst.routing.limits import PoolLimits
@@ -25,11 +25,11 @@ class AskedFor:
         rig.queue.receive = self.receive  # type: ignore[method-assign]
         self.broken = False
 
-    async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
+    async def receive(self, limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
         self.limits.append(limit)
         if self.broken:
             raise QueueUnavailableError("the broker is away")
-        return await self._receive(limit, wait_s)
+        return await self._receive(limit, wait_s, demand)
 
 
 def codes(rig: Rig) -> list[WarningCode]:
@@ -94,24 +94,31 @@ def test_advice_that_a_queue_has_only_later_becomes_a_warning_too() -> None:
     run_virtual(play())
 
 
-def test_where_polls_cost_money_a_whole_batch_is_asked_for() -> None:
-    async def play(whole_batches: bool) -> list[int]:
-        rig = Rig(latency_s=0.05, default=PoolLimits(concurrency=4, capacity=12))
-        rig.queue.capabilities = replace(rig.queue.capabilities, whole_batches=whole_batches)
+def test_a_whole_batch_is_asked_for_and_only_when_a_quarter_of_the_capacity_is_free() -> None:
+    async def play() -> None:
+        rig = Rig(latency_s=0.05, default=PoolLimits(concurrency=4, capacity=40))
         asked = AskedFor(rig)
+        room_at_polls: list[int] = []
+        receive = rig.queue.receive
+
+        async def noted(limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
+            room_at_polls.append(rig.pool.room)
+            return await receive(limit, wait_s, demand)
+
+        rig.queue.receive = noted  # type: ignore[method-assign]
         async with rig:
             await rig.publish(*(outgoing(f"m{number}", f"g{number}") for number in range(200)))
             await rig.until_empty()
-        return asked.limits[1:-1]
+        assert set(asked.limits) == {10}
+        assert min(room_at_polls) >= 10
+        assert len(asked.limits) <= 200 / 10 + 2
 
-    assert min(run_virtual(play(whole_batches=False))) < 10
-    assert set(run_virtual(play(whole_batches=True))) == {10}
+    run_virtual(play())
 
 
-def test_a_pool_that_never_has_room_for_a_whole_batch_is_still_fed() -> None:
+def test_a_pool_with_less_room_than_a_batch_and_idle_slots_is_still_fed() -> None:
     async def play() -> None:
         rig = Rig(latency_s=1000.0, default=PoolLimits(concurrency=50, capacity=15))
-        rig.queue.capabilities = replace(rig.queue.capabilities, whole_batches=True)
         async with rig:
             await rig.publish(*(outgoing(f"m{number}", f"g{number}") for number in range(15)))
             await asyncio.sleep(10)
@@ -141,7 +148,7 @@ def test_a_batch_that_comes_after_a_restart_is_routed_where_giving_it_back_would
         receive, one_at_a_time = rig.queue.receive, asyncio.Lock()
         delays = iter([70.0])
 
-        async def slow_at_first(limit: int, wait_s: float) -> list[Delivery]:
+        async def slow_at_first(limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
             async with one_at_a_time:  # as the adapters of such brokers do
                 batch = await receive(limit, wait_s)
                 await asyncio.sleep(next(delays, 0.0))
@@ -183,7 +190,7 @@ def test_a_poll_that_hangs_keeps_no_room_from_the_loop_that_replaces_it() -> Non
         rig = Rig(default=PoolLimits(concurrency=2, capacity=10))
         receive, hangs = rig.queue.receive, iter([3600.0])
 
-        async def hang_once(limit: int, wait_s: float) -> list[Delivery]:
+        async def hang_once(limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
             await asyncio.sleep(next(hangs, 0.0))
             return await receive(limit, wait_s)
 
@@ -203,7 +210,7 @@ def test_a_queue_that_answers_nothing_at_once_again_and_again_is_asked_now_and_t
         rig = Rig()
         polls = 0
 
-        async def nothing(limit: int, wait_s: float) -> list[Delivery]:
+        async def nothing(limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
             nonlocal polls
             polls += 1
             return []

@@ -1,13 +1,15 @@
 """What a failure does to its group, in each dispatch mode and scope, on both kinds of queue. All in virtual time."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from flowcatalyst.message import DispatchMode
+from flowcatalyst.message import Delivery, DispatchMode
+from flowcatalyst.queues.contract import Demand
 from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.routing.limits import PoolLimits
-from flowcatalyst.routing.policy import interpret
+from flowcatalyst.routing.policy import Delays, interpret
 from tests.support.rig import ERROR_400, ERROR_500, NOT_YET, UNREACHABLE, Rig, outgoing, outgoings
 from tests.support.virtual_loop import run_virtual
 
@@ -25,7 +27,7 @@ def test_failed_message_blocks_its_group_until_it_succeeds(ordered: bool) -> Non
             started = [name for name in rig.endpoint.started if name != "other"]
             assert started == ["m1"] * 8 + ["m2", "m3"]
             assert rig.endpoint.starts[1] == (0.0, "other")
-            assert took > 60.0  # three attempts, 30 s in between each time
+            assert took > 753.0  # 1, 2, 30, 60, 120, 240 and 300 s in between
 
     run_virtual(main())
 
@@ -50,8 +52,34 @@ def test_on_an_unordered_queue_the_failed_message_is_held_in_place_and_never_giv
         await rig.publish(*outgoings(["m1", "m2"]))
         async with rig:
             await rig.until_empty()
-            assert [round(at, 1) for at, name in rig.endpoint.starts if name == "m1"] == [0, 1, 3, 33, 63, 93]
+            assert [round(at, 1) for at, name in rig.endpoint.starts if name == "m1"] == [0, 1, 3, 33, 93, 213]
             assert rig.queue.nacked == []
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_message_that_fails_for_ever_is_tried_less_and_less_often_whether_or_not_its_queue_counts(
+    ordered: bool,
+) -> None:
+    async def main() -> None:
+        rig = Rig(ordered=ordered, latency_s=0.0, default=PoolLimits(concurrency=1, max_delivery_attempts=9))
+        receive = rig.queue.receive
+
+        async def receive_without_memory(limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
+            batch = await receive(limit, wait_s, demand)
+            for delivery in batch:
+                delivery.failures = 0  # as most brokers
+            return batch
+
+        rig.queue.receive = receive_without_memory  # type: ignore[method-assign]
+        rig.endpoint.answers("m1", *[ERROR_500] * 30)
+        await rig.publish(outgoing("m1"))
+        async with rig:
+            await rig.until_empty()
+            starts = [round(at) for at, _ in rig.endpoint.starts]
+            assert starts == [0, 1, 3, 33, 93, 213, 453, 753, 1053]
+            assert [name for name, _ in rig.dead_letters.letters] == ["m1"]
 
     run_virtual(main())
 
@@ -59,6 +87,7 @@ def test_on_an_unordered_queue_the_failed_message_is_held_in_place_and_never_giv
 def test_on_an_unordered_queue_a_message_that_failed_20_times_becomes_a_dead_letter_and_its_group_moves_on() -> None:
     async def main() -> None:
         rig = Rig(ordered=False)
+        rig.tools = replace(rig.tools, delays=Delays(longest_s=30.0))
         rig.endpoint.answers("m1", *[ERROR_500] * 30)
         await rig.publish(*outgoings(["m1", "m2"]))
         async with rig:

@@ -10,6 +10,7 @@ from flowcatalyst.delivery.mediator import endpoint_of
 from flowcatalyst.message import Delivery, Outcome, Settled, Verdict
 from flowcatalyst.operations.watch import LeaseKeeper
 from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.router import REFUSAL_S
 from tests.support.rig import ERROR_400, ERROR_500, Rig, SilentLog, outgoing, outgoings
 from tests.support.virtual_loop import run_virtual
 
@@ -171,38 +172,39 @@ def test_an_ack_that_came_too_late_is_repeated_at_once_with_the_receipt_adopted_
     run_virtual(main())
 
 
-def test_what_waits_for_room_in_a_pool_that_drains_is_taken_by_the_default_pool_in_order() -> None:
+def test_what_is_parked_in_a_pool_that_is_removed_goes_before_what_comes_later() -> None:
     async def main() -> None:
         small, default = PoolLimits(concurrency=1, capacity=2), PoolLimits(concurrency=1, capacity=1)
         rig = Rig(ordered=False, latency_s=20.0, max_batch=5, SMALL=small, default=default)
         await rig.publish(*(outgoing(f"m{n}", pool="SMALL") for n in range(8)))
         async with rig:
-            await asyncio.sleep(10)  # long enough for the consumer to keep more than the default pool has room for
-            assert "kept=1" in repr(rig.consumer)
-            pool = rig.router.pools["SMALL"]
-            pool.drain()
-            await pool.wait_drained()
-            del rig.router.pools["SMALL"]
+            await asyncio.sleep(10)
+            assert rig.router.pools["SMALL"].parked == 6
+            rig.router.apply({"DEFAULT-POOL": default})
+            await rig.publish(*(outgoing(f"m{n}", pool="SMALL") for n in range(8, 12)))
             async with asyncio.timeout(1000):
                 await rig.until_empty()
-            kept = [name for name in rig.endpoint.started if name in ("m2", "m3", "m4", "m5", "m6", "m7")]
-            assert kept == ["m2", "m3", "m4", "m5", "m6", "m7"]
-            assert set(rig.endpoint.started) == {f"m{n}" for n in range(8)}
+            assert rig.endpoint.started == [f"m{n}" for n in range(12)]
+            assert rig.endpoint.most_in_flight == 1
+            assert rig.queue.nacked == []
 
     run_virtual(main())
 
 
-def test_a_message_that_was_received_thousands_of_times_can_still_be_refused_by_a_full_pool() -> None:
+def test_a_message_that_a_full_pool_refuses_again_and_again_waits_no_longer_each_time() -> None:
     async def main() -> None:
-        rig = Rig(latency_s=1000.0, full=PoolLimits(concurrency=1, capacity=1), other=PoolLimits(concurrency=5))
+        full = PoolLimits(concurrency=1, capacity=1, parked_limit=0)
+        rig = Rig(latency_s=95.0, full=full, other=PoolLimits(concurrency=5))
         await rig.publish(
             outgoing("o1", "o", pool="other"), *(outgoing(f"m{n}", f"g{n}", pool="full") for n in range(3))
         )
         for stored in rig.queue._stored.values():
             stored.receives = 5000
         async with rig:
-            await asyncio.sleep(10)
+            await asyncio.sleep(90)
             assert rig.consumer.trouble == ""
-            assert {delay_s for _, delay_s in rig.queue.nacked} == {1800.0}
+            assert {delay_s for _, delay_s in rig.queue.nacked} == {REFUSAL_S}
+            await rig.until_started(3)
+            assert rig.endpoint.starts[2][0] < 95.0 + REFUSAL_S + 1.0
 
     run_virtual(main())

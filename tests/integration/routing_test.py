@@ -3,12 +3,15 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from flowcatalyst.message import Delivery, Settled, parse_pointer
+from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.pool import Pool
-from flowcatalyst.routing.router import FIRST_REFUSAL_S
-from tests.support.rig import ERROR_500, Rig, outgoing, outgoings
+from flowcatalyst.routing.router import REFUSAL_S
+from tests.support.rig import ERROR_500, RecordingQueue, Rig, outgoing, outgoings
 from tests.support.virtual_loop import run_virtual
 
 
@@ -54,26 +57,68 @@ def test_the_same_message_twice_in_one_batch_is_processed_once_and_not_deleted_e
 
 
 @pytest.mark.parametrize("same_batch", [True, False])
-def test_a_logical_requeue_is_acked_while_the_original_goes_on(same_batch: bool) -> None:
+def test_a_logical_requeue_is_acked_while_the_original_goes_on_and_is_counted_and_logged(same_batch: bool) -> None:
     async def main() -> None:
-        rig = Rig(latency_s=1.0, max_batch=2 if same_batch else 1)
-        await rig.publish(outgoing("m1", "a"), outgoing("m1", "b"))
+        rig = Rig(ordered=False, latency_s=1.0, max_batch=2 if same_batch else 1)
+        await rig.publish(outgoing("m1"), outgoing("m1"))
         async with rig:
-            await asyncio.sleep(0.5)
+            with capture_logs() as logged:
+                await asyncio.sleep(0.5)
             assert len(rig.queue) == 1
             assert rig.queue.acked == ["m1"]
+            assert rig.tracker.dropped == {"q": 1}
+            [line] = [line for line in logged if line.get("action") == "duplicate_dropped"]
+            assert (line["message"], line["queue"], line["broker_id"], line["same_as"]) == ("m1", "q", "q-2", "q-1")
             await rig.until_empty()
             assert rig.endpoint.started == ["m1"]
 
     run_virtual(main())
 
 
-def test_capacity_is_all_or_nothing_per_pool_and_batch() -> None:
+@pytest.mark.parametrize("same_batch", [True, False])
+@pytest.mark.parametrize(
+    "other", [outgoing("m1", "another"), outgoing("m1", target="http://endpoint.test/another")], ids=["group", "target"]
+)
+def test_another_message_with_the_same_application_id_is_delivered_too(other: Outgoing, same_batch: bool) -> None:
     async def main() -> None:
-        small, large = PoolLimits(concurrency=1, capacity=2), PoolLimits(concurrency=5)
+        rig = Rig(ordered=False, latency_s=1.0, max_batch=2 if same_batch else 1)
+        await rig.publish(outgoing("m1"), other)
+        async with rig:
+            await rig.until_empty()
+        assert rig.endpoint.started == ["m1", "m1"]
+        assert rig.queue.acked == ["m1", "m1"]
+        assert rig.tracker.dropped == {}
+
+    run_virtual(main())
+
+
+def test_message_with_the_same_application_id_from_another_queue_is_delivered_too() -> None:
+    async def main() -> None:
+        rig = Rig(latency_s=1.0)
+        other = RecordingQueue("other", rig.clock)
+        await rig.publish(outgoing("m1"))
+        await other.publish([outgoing("m1")])
+        async with rig:
+            await rig.until_started(1)
+            settler = Settler(other, rig.tracker)
+            rig.tasks.spawn(settler.run())
+            [delivery] = await other.receive(1, 0)
+            delivery.source, delivery.pointer = settler, parse_pointer(delivery.body)
+            rig.router.route([delivery])
+            await rig.until_empty()
+        assert rig.endpoint.started == ["m1", "m1"]
+        assert (rig.queue.acked, other.acked) == (["m1"], ["m1"])
+
+    run_virtual(main())
+
+
+def test_a_pool_refuses_only_what_is_beyond_capacity_and_parked_limit_and_then_the_rest_of_the_group() -> None:
+    async def main() -> None:
+        small = PoolLimits(concurrency=1, capacity=2, parked_limit=1)
+        large = PoolLimits(concurrency=5)
         rig = Rig(SMALL=small, LARGE=large)
         async with rig:
-            messages = [outgoing(f"s{n}", f"s{n}", pool="SMALL") for n in range(3)] + [outgoing("l1", pool="LARGE")]
+            messages = [outgoing(f"s{n}", f"g{n % 2}", pool="SMALL") for n in range(5)] + [outgoing("l1", pool="LARGE")]
             rig.consumer.stop()
             await rig.publish(*messages)
             batch = await rig.queue.receive(10, 0)
@@ -81,8 +126,8 @@ def test_capacity_is_all_or_nothing_per_pool_and_batch() -> None:
                 delivery.source, delivery.pointer = rig.settler, parse_pointer(delivery.body)
             rig.router.route(batch)
             await asyncio.sleep(1)
-            assert rig.endpoint.started == ["l1"]
-            assert rig.queue.nacked == [("s0", FIRST_REFUSAL_S), ("s1", FIRST_REFUSAL_S), ("s2", FIRST_REFUSAL_S)]
+            assert rig.endpoint.started == ["s0", "l1", "s1", "s2"]
+            assert rig.queue.nacked == [("s3", REFUSAL_S), ("s4", REFUSAL_S)]
             assert [warning.code for warning in rig.warnings.list()] == ["QUEUE_FULL"]
             assert len(rig.tracker) == 0
 
@@ -108,7 +153,7 @@ def test_after_a_refused_submit_the_rest_of_that_group_is_refused_too(monkeypatc
     run_virtual(main())
 
 
-def test_where_giving_back_would_reorder_a_refused_message_waits_in_the_consumer() -> None:
+def test_what_is_beyond_the_capacity_is_parked_behind_its_group_and_not_received_again() -> None:
     async def main() -> None:
         rig = Rig(ordered=False, default=PoolLimits(concurrency=1, capacity=3))
         rig.endpoint.answers("m1", *[ERROR_500] * 4)

@@ -1,6 +1,7 @@
 """The GroupScheduler against a model that is too simple to be wrong: lists, searched from end to end."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -9,41 +10,88 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from flowcatalyst.message import Delivery, DispatchMode
-from flowcatalyst.routing.groups import FailureScope, GroupScheduler
-from tests.support.deliveries import delivery
+from flowcatalyst.routing.groups import FailureScope, GroupScheduler, Place
+from tests.support.deliveries import UNORDERED, RecordingSource, delivery
 
 GROUPS = ("a", "b", "c")
+GATES = ("x", "y")
+FIFO, STREAM = RecordingSource(name="fifo"), RecordingSource(UNORDERED, name="stream")
 any_of_them = st.integers(0, 99)  # which one: modulo how many there are
 
 
-@dataclass
+Leaves = Callable[[Delivery], bool]
+
+
+def everybody(message: Delivery) -> bool:
+    return True
+
+
+def who_returns_in_order(message: Delivery) -> bool:
+    return message.source is FIFO
+
+
+some = st.sampled_from([everybody, who_returns_in_order])
+NewMessage = tuple[str, int, bool, DispatchMode | None, RecordingSource]  # with its group, batch and priority
+new_message = st.tuples(
+    st.sampled_from(GROUPS),
+    st.integers(1, 2),
+    st.booleans(),
+    st.sampled_from([None, None, None, None, *DispatchMode]),
+    st.sampled_from([FIFO, STREAM]),
+)
+
+
+@dataclass(eq=False)
 class Group:
-    """What a group should hold."""
+    """What a group should hold, and what it should wait for."""
 
     name: str | None
     head: list[Delivery] = field(default_factory=list)  # tried before; one at most
     high: list[Delivery] = field(default_factory=list)
     regular: list[Delivery] = field(default_factory=list)
     busy: Delivery | None = None
+    acking: bool = False  # the busy one is done with, but for its ack
     held_until: float | None = None
+    gate: str | None = None
+    blocked: bool = False
+    away: Delivery | None = None
+    late: Delivery | None = None  # away too, but nobody waits for it any more
 
     @property
     def waiting(self) -> list[Delivery]:
         return self.head + self.high + self.regular
 
     @property
+    def all(self) -> list[Delivery]:
+        return self.waiting if self.busy is None else [self.busy, *self.waiting]
+
+    @property
     def may_start(self) -> bool:
-        return self.busy is None and self.held_until is None and bool(self.waiting)
+        return self.busy is None and self.held_until is None and self.gate is None and bool(self.waiting)
+
+    @property
+    def is_stalled(self) -> bool:
+        return self.held_until is not None or self.blocked
+
+    @property
+    def is_there(self) -> bool:
+        return self.busy is not None or self.away is not None or bool(self.waiting)
 
     def discard(self, message: Delivery) -> None:
         for tier in (self.head, self.high, self.regular):
             if message in tier:
                 tier.remove(message)
 
+    def end_hold(self) -> None:
+        self.held_until = self.away = None
+
     def __str__(self) -> str:
         busy = [] if self.busy is None else [f"*{self.busy.pointer.id}"]
         hold = "" if self.held_until is None else f"@{self.held_until:g}"
-        return f"{self.name or '-'}{hold}[{' '.join(busy + [message.pointer.id for message in self.waiting])}]"
+        gate = "" if self.gate is None else f"|{self.gate}"
+        away = "" if self.away is None else f"<{self.away.pointer.id}"
+        waiting = [message.pointer.id for message in self.waiting]
+        return f"{self.name or '-'}{hold}{gate}{away}[{' '.join(busy + waiting)}]"
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -51,6 +99,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         super().__init__()
         self.scheduler = GroupScheduler()
         self.groups: list[Group] = []
+        self.gates: dict[str, list[Group]] = {}  # who waits there, in the order in which they came
         self.now = 0.0
         self.submitted: list[Delivery] = []
         self.finished: list[Delivery] = []
@@ -60,18 +109,34 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     # What may happen
 
-    @rule(
-        group=st.sampled_from(GROUPS),
-        batch=st.integers(1, 2),
-        high=st.booleans(),
-        mode=st.sampled_from([None, None, *DispatchMode]),
-    )
-    def submit(self, group: str, batch: int, high: bool, mode: DispatchMode | None) -> None:
-        message = delivery(f"m{len(self.submitted)}", group, batch, mode, high)
-        self.submitted.append(message)
-        self.scheduler.submit(message)
-        home = self._group_for_new(message)
-        (home.high if high else home.regular).append(message)
+    @rule(messages=st.lists(new_message, min_size=1, max_size=4), takes=st.integers(0, 4))
+    def submit(self, messages: list[NewMessage], takes: int) -> None:
+        for group, batch, high, mode, source in messages:
+            self._submit(delivery(f"m{len(self.submitted)}", group, batch, mode, high, source=source))
+        for _ in range(takes):
+            self.take()
+
+    @precondition(lambda self: self.given_back)
+    @rule(which=any_of_them)
+    def come_back(self, which: int) -> None:
+        """A queue shows a message again that went back to it."""
+        old = self.given_back[which % len(self.given_back)]
+        again = delivery(
+            f"m{len(self.submitted)}",
+            old.group,
+            old.batch,
+            old.pointer.dispatch_mode,
+            old.pointer.high_priority,
+            old.broker_id,
+        )
+        again.source = old.source
+        self._submit(again)
+
+    @precondition(lambda self: self.awaited)
+    @rule(which=any_of_them)
+    def come_back_as_awaited(self, which: int) -> None:
+        awaited = self.awaited[which % len(self.awaited)]
+        self.come_back(which=self.given_back.index(awaited))
 
     @rule()
     def take(self) -> None:
@@ -86,12 +151,28 @@ class SchedulerMachine(RuleBasedStateMachine):
         group.discard(message)
         group.busy = message
 
-    @precondition(lambda self: self.in_flight)
+    @precondition(lambda self: self.scheduler.has_ready)
+    @rule()
+    def take_all(self) -> None:
+        while self.scheduler.has_ready:
+            self.take()
+
+    @precondition(lambda self: self.busy)
     @rule(which=any_of_them)
     def finish(self, which: int) -> None:
-        message = self._release(which)[1]
+        busy = [group for group in self.groups if group.busy is not None]
+        group = busy[which % len(busy)]
+        message, group.busy, group.acking = group.busy, None, False
+        assert message is not None
         self.scheduler.finish(message)
         self.finished.append(message)
+
+    @precondition(lambda self: self.in_flight)
+    @rule(which=any_of_them)
+    def await_ack(self, which: int) -> None:
+        group, message = self._release(which)
+        self.scheduler.await_ack(message)
+        group.busy, group.acking = message, True
 
     @precondition(lambda self: self.in_flight)
     @rule(which=any_of_them, seconds=st.sampled_from([0.0, 0.5, 1.0, 2.0, 30.0]))
@@ -102,6 +183,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         group.held_until = self.now + seconds
 
     @precondition(lambda self: self.in_flight)
+    @rule(which=any_of_them, gate=st.sampled_from(GATES), blocked=st.booleans())
+    def wait_at(self, which: int, gate: str, blocked: bool) -> None:
+        group, message = self._release(which)
+        self.scheduler.wait_at(message, gate, blocked=blocked)
+        group.head = [message]
+        group.gate, group.blocked = gate, blocked
+        self.gates.setdefault(gate, []).append(group)
+
+    @precondition(lambda self: self.gates)
+    @rule(gate=st.sampled_from(GATES), count=st.integers(0, 3))
+    def open(self, gate: str, count: int) -> None:
+        self.scheduler.open(gate, count)
+        for group in self.gates.get(gate, [])[:count]:
+            self._leave_gate(group)
+        if gate in self.gates:
+            self.gates[gate] = self.gates.pop(gate)  # behind the others
+
+    @precondition(lambda self: self.in_flight)
     @rule(which=any_of_them)
     def put_back(self, which: int) -> None:
         group, message = self._release(which)
@@ -109,15 +208,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         group.head = [message]
 
     @precondition(lambda self: self.in_flight)
-    @rule(which=any_of_them, scope=st.sampled_from(FailureScope))
-    def fail(self, which: int, scope: FailureScope) -> None:
+    @rule(
+        which=any_of_them,
+        scope=st.sampled_from(FailureScope),
+        leaves=some,
+        wait_s=st.sampled_from([None, 1.0, 30.0]),
+    )
+    def fail(self, which: int, scope: FailureScope, leaves: Leaves, wait_s: float | None) -> None:
         group, message = self._release(which)
-        followers = self.scheduler.fail(message, scope)
+        back_by = None if wait_s is None or not message.ordered else self.now + wait_s
+        followers = self.scheduler.fail(message, scope, leaves, back_by)
         assert followers == [
-            other for other in group.waiting if scope is FailureScope.GROUP or other.batch == message.batch
+            other
+            for other in group.waiting
+            if leaves(other) and (scope is FailureScope.GROUP or other.batch == message.batch)
         ]
         for follower in followers:
             group.discard(follower)
+        if back_by is not None:
+            group.away, group.late, group.held_until = message, None, back_by
         self.given_back += [message, *followers]
 
     @precondition(lambda self: self.submitted)
@@ -129,61 +238,63 @@ class SchedulerMachine(RuleBasedStateMachine):
         if group is None:
             assert cut_off == []
             return
-        assert cut_off == group.waiting[group.waiting.index(message) :]
+        behind = group.waiting[group.waiting.index(message) :]
+        assert cut_off == [other for other in behind if other.source is message.source]
         for one in cut_off:
             group.discard(one)
-        if not group.waiting:
-            group.held_until = None
+        if not group.is_there:
+            self._drop(group)
         self.given_back += cut_off
 
-    @rule(seconds=st.sampled_from([0.25, 0.5, 1.0, 2.0, 30.0]))
-    def let_time_pass(self, seconds: float) -> None:
-        self.now += seconds
+    @precondition(lambda self: self.awaited)
+    @rule(which=any_of_them)
+    def cut_one_behind_a_message_that_is_awaited(self, which: int) -> None:
+        behind = [message for group in self.groups if group.away is not None for message in group.waiting]
+        if behind:
+            self.cut(which=self.submitted.index(behind[which % len(behind)]))
 
-    @rule()
-    def end_holds(self) -> None:
+    @precondition(lambda self: self.scheduler.held_count)
+    @rule(seconds=st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 30.0]))
+    def end_holds(self, seconds: float) -> None:
+        self.now += seconds
         self.scheduler.end_holds(self.now)
         for group in self.groups:
             if group.held_until is not None and group.held_until <= self.now:
-                group.held_until = None
+                group.end_hold()
+
+    @precondition(lambda self: len(self.submitted) > 12)
+    @rule(leaves=some)
+    def clear(self, leaves: Leaves) -> None:
+        self._check_cleared(self.scheduler.clear_idle(leaves), self.groups, leaves)
 
     @precondition(lambda self: self.submitted)
-    @rule(which=any_of_them)
-    def ask_for_a_place(self, which: int) -> None:
+    @rule(which=any_of_them, leaves=some)
+    def clear_group(self, which: int, leaves: Leaves) -> None:
         message = self.submitted[which % len(self.submitted)]
-        for group in self.groups:
-            if message is group.busy or message in group.waiting:
-                assert self.scheduler.place_of(message) == (group.busy or group.waiting[0], group.held_until)
-
-    @precondition(lambda self: len(self.submitted) > 5)
-    @rule()
-    def clear(self) -> None:
-        left = self.scheduler.clear_idle()
-        self.given_back += left
-        for group in self.groups:
-            if group.busy:
-                assert not [message for message in left if message in group.waiting]
-                continue
-            assert [message for message in left if message in group.waiting] == group.waiting
-            group.head, group.high, group.regular = [], [], []
-            group.held_until = None
+        named = [group for group in self.groups if message.ordered and group.name == message.group]
+        alone = [group for group in self.groups if not message.ordered and message in group.all]
+        self._check_cleared(self.scheduler.clear_idle(leaves, of=message), named or alone, leaves)
 
     # What must always hold
 
     @invariant()
     def state_is_that_of_the_model(self) -> None:
-        self.groups = [group for group in self.groups if group.busy or group.waiting]
+        self.groups = [group for group in self.groups if group.is_there]
         found = re.findall(r"\S+\[[^]]*]", repr(self.scheduler))
         assert sorted(found) == sorted(str(group) for group in self.groups)
 
     @invariant()
     def counts_are_right(self) -> None:
-        assert self.scheduler.in_flight == len(self.in_flight)
-        assert self.scheduler.buffered == sum(len(group.waiting) for group in self.groups)
-        assert len(self.scheduler) == self.scheduler.in_flight + self.scheduler.buffered
-        assert self.scheduler.group_count == len([group for group in self.groups if group.busy or group.waiting])
-        assert self.scheduler.ready_count == len([group for group in self.groups if group.may_start])
-        assert self.scheduler.has_ready == any(group.may_start for group in self.groups)
+        scheduler, groups = self.scheduler, [group for group in self.groups if group.is_there]
+        assert scheduler.in_flight == len(self.in_flight)
+        assert scheduler.unsettled == len(self.busy) - len(self.in_flight)
+        assert scheduler.buffered == sum(len(group.waiting) for group in groups)
+        assert scheduler.stalled == sum(len(group.waiting) for group in groups if group.is_stalled)
+        assert len(scheduler) == scheduler.in_flight + scheduler.buffered + scheduler.unsettled
+        assert len(list(scheduler)) == len(scheduler)
+        assert scheduler.group_count == len(groups)
+        assert scheduler.ready_count == len([group for group in groups if group.may_start])
+        assert scheduler.has_ready == any(group.may_start for group in groups)
 
     @invariant()
     def holds_are_right(self) -> None:
@@ -192,33 +303,50 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert self.scheduler.next_hold_end() == min(ends, default=None)
 
     @invariant()
+    def places_are_right(self) -> None:
+        homes = {message: group for group in self.groups for message in group.all}
+        for message in self.submitted:
+            assert (message in self.scheduler) == (message in homes)
+        for message, group in homes.items():
+            first = group.away or group.busy or group.waiting[0]
+            assert self.scheduler.place_of(message) == Place(first, group.held_until, group.gate)
+
+    @invariant()
+    def gates_are_right(self) -> None:
+        assert list(self.scheduler.gates) == list(self.gates)
+        assert all(group.gate == gate for gate, waiting in self.gates.items() for group in waiting)
+
+    @invariant()
     def at_most_one_of_an_ordered_group_is_in_flight(self) -> None:
         running = [message.group for message in self.submitted if self.scheduler.is_in_flight(message)]
-        ordered = [message.group for message in self.in_flight if message.ordered]
-        assert len(running) == len(self.in_flight)
+        ordered = [message.group for message in self.busy if message.ordered]
+        assert len(running) == len(self.busy)
         assert len(ordered) == len(set(ordered))
 
     @invariant()
     def every_message_is_in_exactly_one_place(self) -> None:
         waiting = [message for group in self.groups for message in group.waiting]
-        everywhere = waiting + self.in_flight + self.finished + self.given_back
+        everywhere = waiting + self.busy + self.finished + self.given_back
         assert len(everywhere) == len(self.submitted)
         assert set(everywhere) == set(self.submitted)
 
     def teardown(self) -> None:
         """Whatever happened before, everything can end, and then nothing is left."""
-        for message in self.in_flight:
+        for message in self.busy:
             self.scheduler.finish(message)
             self.finished.append(message)
+        for gate in GATES:
+            self.scheduler.open(gate, 1000)
         self.scheduler.end_holds(inf)
         for group in self.groups:
-            group.busy = group.held_until = None
+            group.busy = None
         while (taken := self.scheduler.take()) is not None:
             self._check_order_of_first_takes(taken)
             self.scheduler.finish(taken)
             self.finished.append(taken)
         assert repr(self.scheduler) == "<GroupScheduler in_flight=0 buffered=0 empty>"
         assert (self.scheduler.group_count, self.scheduler.held_count, self.scheduler.ready_count) == (0, 0, 0)
+        assert (self.scheduler.stalled, self.scheduler.unsettled, list(self.scheduler.gates)) == (0, 0, [])
         assert self.scheduler.next_hold_end() is None
         ended = self.finished + self.given_back
         assert len(ended) == len(self.submitted)
@@ -227,8 +355,34 @@ class SchedulerMachine(RuleBasedStateMachine):
     # How the model keeps its books
 
     @property
-    def in_flight(self) -> list[Delivery]:
+    def busy(self) -> list[Delivery]:
         return [group.busy for group in self.groups if group.busy is not None]
+
+    @property
+    def in_flight(self) -> list[Delivery]:
+        return [group.busy for group in self.groups if group.busy is not None and not group.acking]
+
+    @property
+    def awaited(self) -> list[Delivery]:
+        return [group.away for group in self.groups if group.away is not None]
+
+    def _submit(self, message: Delivery) -> None:
+        self.submitted.append(message)
+        self.scheduler.submit(message)
+        home = self._group_for_new(message)
+        away = home.away or home.late
+        if away is not None and away.source is message.source:
+            returned = away.broker_id == message.broker_id
+            if home.away is not None and (returned or message.blocks_group):
+                home.end_hold()
+                home.late = away
+            if returned:
+                home.late = None
+                tier = home.high if message.pointer.high_priority else home.regular
+                (tier if home.head else home.head).insert(0, message)
+                self.taken_before.add(message)
+                return
+        (home.high if message.pointer.high_priority else home.regular).append(message)
 
     def _group_for_new(self, message: Delivery) -> Group:
         name = message.group if message.ordered else None
@@ -239,11 +393,33 @@ class SchedulerMachine(RuleBasedStateMachine):
         return found[0]
 
     def _release(self, which: int) -> tuple[Group, Delivery]:
-        busy = [group for group in self.groups if group.busy is not None]
+        busy = [group for group in self.groups if group.busy is not None and not group.acking]
         group = busy[which % len(busy)]
         message, group.busy = group.busy, None
         assert message is not None
         return group, message
+
+    def _leave_gate(self, group: Group) -> None:
+        if group.gate is not None:
+            self.gates[group.gate].remove(group)
+            if not self.gates[group.gate]:
+                del self.gates[group.gate]
+        group.gate, group.blocked = None, False
+
+    def _drop(self, group: Group) -> None:
+        group.head, group.high, group.regular = [], [], []
+        group.end_hold()
+        self._leave_gate(group)
+
+    def _check_cleared(self, left: list[Delivery], groups: list[Group], leaves: Leaves) -> None:
+        """Those groups leave whose messages all may; the others stay as they are."""
+        leaving = [group for group in groups if group.busy is None and all(map(leaves, group.waiting))]
+        for group in leaving:
+            assert [message for message in left if message in group.waiting] == group.waiting
+        assert len(left) == sum(len(group.waiting) for group in leaving)
+        self.given_back += left
+        for group in leaving:
+            self._drop(group)
 
     def _check_order_of_first_takes(self, message: Delivery) -> None:
         """Needs no model of the scheduler: within a group and tier, first starts follow the order of submission."""

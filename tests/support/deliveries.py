@@ -4,6 +4,7 @@ message = delivery("m1", group="order-1", batch=1)
 source = RecordingSource(UNORDERED)
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -38,8 +39,11 @@ class RecordingSource:
     acked: list[Delivery] = field(default_factory=list)
     given_back: list[GivenBack] = field(default_factory=list)
 
-    def ack(self, delivery: Delivery) -> None:
+    def ack(self, delivery: Delivery, done: Callable[[], None] | None = None) -> None:
         self.acked.append(delivery)
+
+    def holds(self, delivery: Delivery) -> bool:
+        return True
 
     def nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False) -> None:
         self.given_back.append(GivenBack(delivery, delay_s, unlock))

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from flowcatalyst.clock import Clock
+from flowcatalyst.delivery.mediator import origin_of
 from flowcatalyst.errors import StorageError
 from flowcatalyst.message import (
     DEFAULT_POOL,
@@ -23,7 +24,7 @@ from flowcatalyst.message import (
 )
 from flowcatalyst.operations.warnings import WarningLog
 from flowcatalyst.queues.consumer import Consumer
-from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.queues.contract import Demand, Outgoing
 from flowcatalyst.queues.memory import MemoryQueue
 from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.breaker import Breakers
@@ -57,7 +58,7 @@ class ScriptedEndpoint:
     def answers(self, message_id: str, *outcomes: Outcome) -> None:
         self._scripts[message_id].extend(outcomes)
 
-    async def attempt(self, pointer: MessagePointer) -> Outcome:
+    async def attempt(self, pointer: MessagePointer, timeout_s: float | None = None) -> Outcome:
         loop = asyncio.get_running_loop()
         self.starts.append((loop.time(), pointer.id))
         self.in_flight += 1
@@ -78,16 +79,18 @@ class ScriptedEndpoint:
 class RecordingQueue(MemoryQueue):
     """A memory queue that remembers how messages were settled, and can be told to fail."""
 
-    def __init__(self, name: str, clock: Clock, *, ordered: bool = True, max_batch: int = 10) -> None:
-        super().__init__(name, clock, ordered=ordered, max_batch=max_batch)
+    def __init__(
+        self, name: str, clock: Clock, *, ordered: bool = True, selects_pools: bool = False, max_batch: int = 10
+    ) -> None:
+        super().__init__(name, clock, ordered=ordered, selects_pools=selects_pools, max_batch=max_batch)
         self.acked: list[str] = []
         self.nacked: list[tuple[str, float]] = []
         self.next_acks: deque[Settled] = deque()
         self.polls = 0
 
-    async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
+    async def receive(self, limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
         self.polls += 1
-        return await super().receive(limit, wait_s)
+        return await super().receive(limit, wait_s, demand)
 
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
         results: list[Settled] = []
@@ -143,6 +146,7 @@ class Rig:
             mediator=self.endpoint,
             breakers=self.breakers,
             endpoint_of=lambda url: url,
+            origin_of=origin_of,
             dead_letters=self.dead_letters,
             warnings=self.warnings,
             log=SilentLog(),

@@ -8,18 +8,19 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
 CRASH_VARIABLE = "FLOWCATALYST_CRASH_AT"
 LEAVE_WITHIN_S = 60.0
+EPOLL_CALLS = ("232", "281", "22")  # epoll_wait and epoll_pwait of x86_64, epoll_pwait of arm64
 
 SETTINGS = """
 [retry]
 backoff_s = {backoff_s}
-give_back_s = 0.3
-follower_s = 0.1
+give_back_s = {give_back_s}
+follower_s = {follower_s}
 
 [mediator.http]
 timeout_ms = {timeout_ms}
@@ -40,11 +41,12 @@ class Waits:
     timeout_ms: int = 250  # of an attempt
     visibility_s: float = 60.0
     backoff_s: tuple[float, float] = (0.02, 0.04)
+    give_back_s: float = 0.3
+    follower_s: float = 0.1
     more: str = ""  # further sections, as TOML
 
     def toml(self) -> str:
-        values = {"timeout_ms": self.timeout_ms, "visibility_s": self.visibility_s, "backoff_s": list(self.backoff_s)}
-        return SETTINGS.format_map(values) + self.more
+        return SETTINGS.format_map({**asdict(self), "backoff_s": list(self.backoff_s)}) + self.more
 
 
 IMPATIENT = Waits()
@@ -86,19 +88,26 @@ class RouterProcess:
             while text not in (line := (await self.process.stdout.readline()).decode()):
                 assert line, f"it ended without saying {text!r}"
 
-    async def pause(self) -> None:
-        """Stop it by SIGSTOP, outside of any transaction: nobody can take SQLite's lock from a process that sleeps."""
+    async def pause(self, *, while_it_waits: bool = False) -> None:
+        """Stop it by SIGSTOP, outside of any transaction: nobody can take SQLite's lock from a process that sleeps.
+
+        With `while_it_waits` no attempt is decided on and not sent yet at that moment.
+        """
         while True:
             self.process.send_signal(signal.SIGSTOP)
             while not self._stands_still():
                 await asyncio.sleep(0)
-            if _can_be_written(self.data_dir / "queue.db"):
+            if _can_be_written(self.data_dir / "queue.db") and (self._waits() or not while_it_waits):
                 return
             self.resume()
             await asyncio.sleep(0.01)  # long enough to end its transaction
 
     def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
+
+    def _waits(self) -> bool:
+        """Whether it was stopped while its loop waited for sockets, so in a call of epoll."""
+        return Path(f"/proc/{self.process.pid}/syscall").read_text().split()[0] in EPOLL_CALLS
 
     def _stands_still(self) -> bool:
         """Whether every thread of it does: SIGSTOP reaches them one after the other."""
@@ -137,13 +146,17 @@ async def router_process(
     crash_at: str | None = None,
     command: Sequence[object] = ("up",),
     env: Mapping[str, str] | None = None,
+    stderr: int | None = None,
 ) -> AsyncIterator[RouterProcess]:
     """A command that routes, on a free port; killed at the end of the block if it still runs.
 
     With `crash_at` the variable of the test build is set; only `tests.support.crashing_router` honours it.
     """
     crash = {} if crash_at is None else {CRASH_VARIABLE: crash_at}
-    async with starting_process(folder, waits, module=module, command=command, env={**crash, **(env or {})}) as router:
+    starting = starting_process(
+        folder, waits, module=module, command=command, env={**crash, **(env or {})}, stderr=stderr
+    )
+    async with starting as router:
         assert router.process.stdout is not None
         line = (await router.process.stdout.readline()).decode()
         found = re.search(r"http://[\d.:]+", line)
@@ -160,8 +173,9 @@ async def starting_process(
     module: str = "flowcatalyst",
     command: Sequence[object] = ("up",),
     env: Mapping[str, str] | None = None,
+    stderr: int | None = None,
 ) -> AsyncIterator[RouterProcess]:
-    """The same, but not waited for: it has no address yet."""
+    """The same, but not waited for: it has no address yet. What it logs goes to the file, or to `stderr`."""
     config = folder / "flowcatalyst.toml"
     config.write_text(waits.toml())
     log = folder / "router.log"
@@ -169,7 +183,7 @@ async def starting_process(
         process = await asyncio.create_subprocess_exec(
             *_command(module, *command, "--port", "0", "--data-dir", folder / "data", "--config", config),
             stdout=asyncio.subprocess.PIPE,
-            stderr=errors,
+            stderr=errors if stderr is None else stderr,
             cwd=ROOT,
             env={**os.environ, "PYTHONFAULTHANDLER": "1", **(env or {})},
         )

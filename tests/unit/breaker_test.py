@@ -215,6 +215,81 @@ class TestHalfOpen:
         assert repr(breaker) == "<Breaker CLOSED 0/0 failed>"
 
 
+class TestDeadlineOfProbes:
+    """Probes that hang would keep everybody away for as long as any attempt may take."""
+
+    def test_only_probes_have_a_short_deadline(self) -> None:
+        breaker = Breaker()
+        breaker.admit(0.0)
+        assert breaker.timeout_s is None
+        assert opened().timeout_s is None
+        assert half_open().timeout_s == 10.0
+
+    def test_deadline_is_twice_what_the_slowest_answer_took_where_that_is_longer(self) -> None:
+        breaker = Breaker()
+        breaker.admit(0.0)
+        breaker.record(OK, 40.0, admitted_at=0.0)
+        for _ in range(9):
+            call(breaker, FAILED, 40.0)
+        assert breaker.admit(45.0) is None
+        assert breaker.timeout_s == 80.0
+
+    def test_slow_answers_are_forgotten_little_by_little(self) -> None:
+        breaker = Breaker()
+        breaker.admit(0.0)
+        breaker.record(OK, 40.0, admitted_at=0.0)
+        for _ in range(5):
+            call(breaker, OK, 41.0)
+        for _ in range(10):
+            breaker.admit(42.0)
+        for _ in range(10):
+            breaker.record(FAILED, 42.0, admitted_at=42.0)
+        assert breaker.admit(47.0) is None
+        assert breaker.timeout_s == pytest.approx(2 * 40.0 * 0.9**5)
+
+    def test_deadline_doubles_with_every_round_in_which_a_probe_hung(self) -> None:
+        breaker, now, deadlines = opened(at=0.0), 0.0, []
+        for _ in range(5):
+            now += 5.0
+            assert breaker.admit(now) is None
+            assert breaker.timeout_s is not None
+            deadlines.append(breaker.timeout_s)
+            began, now = now, now + breaker.timeout_s
+            breaker.record(FAILED, now, admitted_at=began)
+        assert deadlines == [10.0, 20.0, 40.0, 80.0, 160.0]
+
+    def test_deadline_does_not_grow_without_end(self) -> None:
+        breaker, now = opened(at=0.0), 0.0
+        for _ in range(50):
+            now += 5.0
+            assert breaker.admit(now) is None
+            assert breaker.timeout_s is not None
+            began, now = now, now + breaker.timeout_s
+            breaker.record(FAILED, now, admitted_at=began)
+        assert breaker.admit(now + 5.0) is None
+        assert breaker.timeout_s == 10.0 * 2**10
+
+    def test_probes_that_hang_together_count_as_one_round(self) -> None:
+        breaker = half_open(at=5.0, probes=3)
+        for _ in range(3):
+            breaker.record(FAILED, 15.0, admitted_at=5.0)
+        assert breaker.admit(20.0) is None
+        assert breaker.timeout_s == 20.0
+
+    def test_probe_that_is_refused_at_once_does_not_make_the_deadline_longer(self) -> None:
+        breaker = half_open(at=5.0)
+        breaker.record(FAILED, 5.1, admitted_at=5.0)
+        assert breaker.admit(10.1) is None
+        assert breaker.timeout_s == 10.0
+
+    def test_an_answer_makes_the_deadline_short_again(self) -> None:
+        breaker = half_open(at=5.0)
+        breaker.record(FAILED, 15.0, admitted_at=5.0)
+        call(breaker, OK, 20.0)
+        assert breaker.admit(20.0) is None
+        assert breaker.timeout_s == 10.0
+
+
 class TestBreakers:
     def test_every_endpoint_has_a_breaker_of_its_own(self) -> None:
         breakers = Breakers()
@@ -259,3 +334,71 @@ class TestBreakers:
         breakers.evict_idle(3600.0)
         assert breakers.get("down").admit(3600.0) is None
         assert state_of(breakers.get("down")) is BreakerState.CLOSED
+
+
+class TestBoundOfBreakers:
+    def test_there_are_10_000_at_most_and_the_least_recently_used_goes_first(self) -> None:
+        breakers = Breakers()
+        for number in range(30_000):
+            call(breakers.get(f"/orders/{number}"), OK, now=float(number))
+            call(breakers.get("/orders/0"), OK, now=float(number))
+        assert len(breakers) == 10_000
+        kept = [endpoint for endpoint, _ in breakers.items()]
+        assert kept[-2:] == ["/orders/29999", "/orders/0"]
+        assert kept[0] == "/orders/20001"
+
+    def test_open_breaker_and_one_with_calls_under_way_are_kept_while_others_can_go(self) -> None:
+        breakers = Breakers(most=5)
+        for _ in range(10):
+            call(breakers.get("down"), FAILED)
+        half_open = breakers.get("half open")
+        for _ in range(10):
+            call(half_open, FAILED)
+        half_open.admit(10.0)
+        breakers.get("under way").admit(0.0)
+        for number in range(1000):
+            call(breakers.get(f"/orders/{number}"), OK, now=1.0)
+        kept = dict(breakers.items())
+        assert {"down", "half open", "under way"} <= set(kept)
+        assert len(kept) == 5
+        assert state_of(kept["down"]) is BreakerState.OPEN
+        assert kept["half open"] is half_open
+
+    def test_bound_holds_when_all_are_open_or_have_calls_under_way(self) -> None:
+        breakers = Breakers(most=3)
+        for number in range(10):
+            breakers.get(f"/{number}").admit(0.0)
+        assert [endpoint for endpoint, _ in breakers.items()] == ["/9", "/7", "/8"]
+
+    def test_breaker_whose_calls_ended_may_go_again(self) -> None:
+        breakers = Breakers(most=2)
+        breakers.get("a").admit(0.0)
+        breakers.get("b").admit(0.0)
+        call(breakers.get("c"), OK)
+        breakers.get("b").record(OK, 1.0, 0.0)
+        call(breakers.get("d"), OK)
+        call(breakers.get("e"), OK)
+        assert sorted(endpoint for endpoint, _ in breakers.items()) == ["d", "e"]
+
+    def test_end_of_a_call_whose_breaker_was_forgotten_is_taken(self) -> None:
+        breaker = Breaker()
+        breaker.record(OK, 1.0, 0.0)
+        breaker.withdraw(0.0)
+        assert breaker.at_rest
+
+    def test_making_room_looks_at_each_breaker_once_for_each_use(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        looks = 0
+        at_rest = Breaker.at_rest
+
+        def counted(breaker: Breaker) -> bool:
+            nonlocal looks
+            looks += 1
+            return bool(at_rest.fget(breaker))  # type: ignore[attr-defined]
+
+        monkeypatch.setattr(Breaker, "at_rest", property(counted))
+        breakers = Breakers(most=1000)
+        for number in range(999):
+            breakers.get(f"busy {number}").admit(0.0)
+        for number in range(10_000):
+            call(breakers.get(f"/orders/{number}"), OK)
+        assert looks <= 999 + 10_000 + 1

@@ -8,6 +8,9 @@ from flowcatalyst.app import config_of
 from flowcatalyst.config import describe_settings, load_settings
 from flowcatalyst.errors import ConfigurationError
 from flowcatalyst.operations.router_config import QueueConfig, RouterConfig
+from flowcatalyst.pool_settings import PoolSettings
+from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.policy import Delays
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -42,6 +45,10 @@ def test_command_line_wins_over_environment_over_file_over_default(
     assert load_settings(port=1003, host=None).port == 1003
 
 
+def pool_in_toml(more: str) -> str:
+    return f"[[pools]]\ncode = 'A'\nconcurrency = 1\n{more}\n"
+
+
 @pytest.mark.parametrize(
     ("toml", "said"),
     [
@@ -55,6 +62,12 @@ def test_command_line_wins_over_environment_over_file_over_default(
         ("port = = 1", "is not valid TOML"),
         ("port = 'abc'", "port should be a whole number"),
         ("[[pools]]\ncode = 'A'", "pools.0.concurrency is missing"),
+        (pool_in_toml("parked_limit = -1"), "pools.0.parked_limit should be greater than or equal to 0"),
+        (pool_in_toml("retry_statuses = [404, 429]"), "pools.0.retry_statuses has 429: only 400 to 499 without 429"),
+        (pool_in_toml("retry_statuses = [500]"), "pools.0.retry_statuses has 500: only 400 to 499 without 429"),
+        (pool_in_toml("retry_statuses = 404"), "pools.0.retry_statuses "),
+        (pool_in_toml("ack_before_next = 'perhaps'"), "pools.0.ack_before_next "),
+        ("[retry]\nlongest_s = 0", "retry.longest_s should be greater than 0"),
     ],
 )
 def test_a_wrong_setting_is_named_in_one_sentence(empty_folder: Path, toml: str, said: str) -> None:
@@ -64,6 +77,25 @@ def test_a_wrong_setting_is_named_in_one_sentence(empty_folder: Path, toml: str,
     assert said in str(caught.value)
     assert "flowcatalyst.toml" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_settings_of_a_pool_become_its_limits(empty_folder: Path) -> None:
+    assert PoolSettings(code="A", concurrency=1).limits() == PoolLimits(concurrency=1, parked_limit=10_000)
+    (empty_folder / "flowcatalyst.toml").write_text(
+        pool_in_toml("parked_limit = 0\nretry_statuses = [404, 501, 404]\nack_before_next = true\ncapacity = 7")
+    )
+    [pool] = load_settings().pools
+    assert pool.limits() == PoolLimits(
+        concurrency=1, capacity=7, parked_limit=0, retry_statuses=frozenset({404, 501}), ack_before_next=True
+    )
+
+
+def test_settings_of_retries_become_delays(empty_folder: Path) -> None:
+    assert load_settings().retry.delays() == Delays()
+    (empty_folder / "flowcatalyst.toml").write_text(
+        "[retry]\nbackoff_s = [0.5]\ngive_back_s = 3\nfollower_s = 0\nlongest_s = 77\n"
+    )
+    assert load_settings().retry.delays() == Delays((0.5,), 3.0, 0.0, 77.0)
 
 
 def test_a_settings_file_that_is_no_text_is_an_error(empty_folder: Path) -> None:

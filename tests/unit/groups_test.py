@@ -1,28 +1,32 @@
+import gc
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from flowcatalyst.message import DEFAULT_GROUP, Delivery, DispatchMode
-from flowcatalyst.routing import groups
-from flowcatalyst.routing.groups import TURNS_PER_CYCLE, FailureScope, GroupScheduler
-from tests.support.deliveries import delivery
+from flowcatalyst.routing import group as group_module
+from flowcatalyst.routing.groups import TURNS_PER_CYCLE, FailureScope, GroupScheduler, Place
+from tests.support import deliveries
+from tests.support.deliveries import RecordingSource
 
+delivery = partial(deliveries.delivery, source=RecordingSource())  # all of one queue
 IMMEDIATE = DispatchMode.IMMEDIATE
 EMPTY = "<GroupScheduler in_flight=0 buffered=0 empty>"
 
 
-def scheduler_with(*deliveries: Delivery) -> GroupScheduler:
+def scheduler_with(*messages: Delivery) -> GroupScheduler:
     scheduler = GroupScheduler()
-    for message in deliveries:
+    for message in messages:
         scheduler.submit(message)
     return scheduler
 
 
-def ids(deliveries: Iterable[Delivery]) -> list[str]:
-    return [message.pointer.id for message in deliveries]
+def ids(messages: Iterable[Delivery]) -> list[str]:
+    return [message.pointer.id for message in messages]
 
 
 def take(scheduler: GroupScheduler) -> Delivery:
@@ -509,24 +513,24 @@ class TestState:
     def test_place_names_who_is_first_in_the_group_and_until_when_it_is_held(self) -> None:
         m1, m2 = delivery("m1"), delivery("m2")
         scheduler = scheduler_with(m1, m2)
-        assert scheduler.place_of(m1) == (m1, None)
-        assert scheduler.place_of(m2) == (m1, None)
+        assert scheduler.place_of(m1) == Place(m1)
+        assert scheduler.place_of(m2) == Place(m1)
         scheduler.take()
-        assert scheduler.place_of(m2) == (m1, None)
+        assert scheduler.place_of(m2) == Place(m1)
         scheduler.hold(m1, until=4.0)
-        assert scheduler.place_of(m1) == (m1, 4.0)
-        assert scheduler.place_of(m2) == (m1, 4.0)
+        assert scheduler.place_of(m1) == Place(m1, held_until=4.0)
+        assert scheduler.place_of(m2) == Place(m1, held_until=4.0)
         scheduler.end_holds(4.0)
-        assert scheduler.place_of(m2) == (m1, None)
+        assert scheduler.place_of(m2) == Place(m1)
 
     def test_place_of_an_immediate_message_is_its_own(self) -> None:
         m1, i1, i2 = delivery("m1"), delivery("i1", mode=IMMEDIATE), delivery("i2", mode=IMMEDIATE)
         scheduler = scheduler_with(m1, i1, i2)
-        assert scheduler.place_of(i2) == (i2, None)
+        assert scheduler.place_of(i2) == Place(i2)
         assert ids([take(scheduler), take(scheduler)]) == ["m1", "i1"]
         scheduler.hold(i1, until=6.0)
-        assert scheduler.place_of(i1) == (i1, 6.0)
-        assert scheduler.place_of(i2) == (i2, None)
+        assert scheduler.place_of(i1) == Place(i1, held_until=6.0)
+        assert scheduler.place_of(i2) == Place(i2)
 
     def test_repr_is_one_line_of_full_state(self) -> None:
         scheduler = scheduler_with(
@@ -543,7 +547,7 @@ class TestCost:
     @pytest.fixture(autouse=True)
     def _see_comparisons_made_in_c(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """`deque.remove` and `in` scan without executing an opcode, unless elements compare in Python."""
-        for kind in (groups._Group, Delivery):
+        for kind in (group_module.Group, Delivery):
             monkeypatch.setattr(kind, "__eq__", lambda this, other: this is other)
 
     def test_work_per_message_is_the_same_with_100_groups_and_with_100_000(self) -> None:
@@ -576,12 +580,18 @@ class TestCost:
             lambda: scheduler.fail(taken[4], FailureScope.GROUP),
             lambda: scheduler.fail(taken[7], FailureScope.BATCH),
             lambda: scheduler.is_in_flight(taken[5]),
+            lambda: scheduler.wait_at(taken[5], "gate", blocked=True),
+            lambda: scheduler.open("gate", 1),
+            lambda: scheduler.await_ack(taken[6]),
+            lambda: scheduler.finish(taken[6]),
             lambda: scheduler.submit(high),
             lambda: taken.append(take(scheduler)),
             lambda: (scheduler.ready_count, scheduler.has_ready, scheduler.group_count, len(scheduler)),
+            lambda: scheduler.place_of(behind),
+            lambda: behind in scheduler,
+            lambda: scheduler.cut(behind),
+            lambda: scheduler.clear_idle(of=high),
         ]
-        if mode is not IMMEDIATE:
-            steps.append(lambda: scheduler.place_of(behind))
         return [count_opcodes(step) for step in steps]
 
 
@@ -599,9 +609,11 @@ def count_opcodes(step: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # what it would clean up is no work of ours
     sys.settrace(trace)
     try:
         step()
     finally:
         sys.settrace(before)
+        gc.enable()
     return executed

@@ -13,6 +13,7 @@ from flowcatalyst.message import (
     MessagePointer,
     check_pointer,
     encode_pointer,
+    named_group,
     parse_pointer,
 )
 from tests.support.deliveries import delivery
@@ -191,9 +192,16 @@ class TestRefusal:
 
 
 class TestDelivery:
-    def test_key_is_the_broker_id_else_the_message_id(self) -> None:
-        assert delivery("m1", broker_id="b1").key == "b1"
-        assert delivery("m1", broker_id="").key == "m1"
+    @pytest.mark.parametrize(
+        ("by_queue", "by_pointer", "named"),
+        [("q", "p", "q"), (None, "p", "p"), ("", "p", "p"), (" ", "p", "__DEFAULT__"), (None, None, "__DEFAULT__")],
+    )
+    def test_queue_names_the_group_before_the_pointer_does(
+        self, by_queue: str | None, by_pointer: str | None, named: str
+    ) -> None:
+        message = delivery("m1", group=by_pointer)
+        message.group = by_queue
+        assert named_group(message) == named
 
     @pytest.mark.parametrize(
         ("mode", "ordered", "blocks"),

@@ -45,7 +45,9 @@ class Webhook:
         self.posts: list[Post] = []
         self.latency_s = 0.0
 
-    async def post(self, target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> Response:
+    async def post(
+        self, target: Target, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float | None = None
+    ) -> Response:
         self.posts.append(Post(asyncio.get_running_loop().time(), target, headers, msgspec.json.decode(body)))
         answer = self.answers.pop(0) if self.answers else 200
         await asyncio.sleep(self.latency_s)

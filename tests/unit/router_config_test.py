@@ -159,6 +159,44 @@ def test_a_pool_can_have_capacity_failure_scope_and_delivery_attempts() -> None:
     ]
 
 
+def test_a_pool_can_say_what_it_parks_which_statuses_are_retried_and_whether_an_ack_comes_first() -> None:
+    limits, problems = read_pool(concurrency=2, parkedLimit="50", retryStatuses=[404, 501, 404], ackBeforeNext=True)
+    assert problems == []
+    assert limits == PoolLimits(2, parked_limit=50, retry_statuses=frozenset({404, 501}), ack_before_next=True)
+
+
+@pytest.mark.parametrize("nothing", [{}, {"parkedLimit": None, "retryStatuses": None, "ackBeforeNext": None}])
+def test_a_pool_that_does_not_say_so_gets_the_defaults(nothing: dict[str, Any]) -> None:
+    assert read_pool(concurrency=2, **nothing) == (
+        PoolLimits(2, parked_limit=10_000, retry_statuses=frozenset(), ack_before_next=False),
+        [],
+    )
+
+
+def test_a_pool_may_park_nothing() -> None:
+    assert read_pool(parkedLimit=0) == (PoolLimits(20, parked_limit=0), [])
+
+
+STATUSES_MUST_BE = "retryStatuses may only list numbers from 400 to 499 without 429, and 501"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"parkedLimit": -1}, "parkedLimit is -1, it must be at least 0"),
+        ({"retryStatuses": [404, 429]}, STATUSES_MUST_BE),
+        ({"retryStatuses": [500]}, STATUSES_MUST_BE),
+        ({"retryStatuses": 404}, STATUSES_MUST_BE),
+        ({"retryStatuses": [[404]]}, STATUSES_MUST_BE),
+        ({"retryStatuses": [True]}, STATUSES_MUST_BE),
+        ({"ackBeforeNext": "yes"}, "ackBeforeNext is 'yes', it must be true or false"),
+        ({"ackBeforeNext": 0}, "ackBeforeNext is 0, it must be true or false"),
+    ],
+)
+def test_a_pool_with_a_wrong_value_for_these_is_rejected(fields: dict[str, Any], said: str) -> None:
+    assert read_pool(**fields) == (None, [f"pool 'A' of {SOURCE}: {said}"])
+
+
 def test_top_level_connections_are_the_default_of_queues_without_their_own() -> None:
     config, problems = read(connections="3", queues=[{"queueName": "a"}, {"queueName": "b", "connections": 2}])
     assert problems == []
@@ -253,7 +291,18 @@ NASTY = st.recursive(
 POOL = st.fixed_dictionaries(
     {},
     optional=dict.fromkeys(
-        ("code", "concurrency", "rateLimitPerMinute", "capacity", "failureScope", "maxDeliveryAttempts"), NASTY
+        (
+            "code",
+            "concurrency",
+            "rateLimitPerMinute",
+            "capacity",
+            "failureScope",
+            "maxDeliveryAttempts",
+            "parkedLimit",
+            "retryStatuses",
+            "ackBeforeNext",
+        ),
+        NASTY,
     ),
 )
 QUEUE = st.fixed_dictionaries(

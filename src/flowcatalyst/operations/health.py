@@ -118,7 +118,7 @@ class StorageProbe:
 
     async def _ask(self) -> None:
         try:
-            await self.app.store.writer.read(embedded_jobs.data_version)
+            await self.app.store.writer.read_in_turn(embedded_jobs.data_version)
             await self.app.dead_letters.get(1)
         except FlowCatalystError as error:
             self._trouble = str(error)

@@ -10,7 +10,7 @@ import msgspec
 from flowcatalyst.errors import FlowCatalystError
 from flowcatalyst.message import Severity
 from flowcatalyst.routing.groups import FailureScope
-from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
+from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PARKED_LIMIT, RETRYABLE, PoolLimits
 
 MAX_CONCURRENCY: Final = 100_000  # as in the settings
 MAX_CONNECTIONS: Final = 1_000
@@ -216,13 +216,31 @@ def _code(entry: Entry) -> str:
 
 
 def _limits(entry: Entry) -> PoolLimits:
+    parked_limit = _number(entry, "parkedLimit", MAX_NUMBER, least=0)
     return PoolLimits(
         concurrency=_number(entry, "concurrency", MAX_CONCURRENCY) or DEFAULT_POOL_LIMITS.concurrency,
         rate_per_minute=_number(entry, "rateLimitPerMinute", MAX_NUMBER, least=0) or None,
         failure_scope=_failure_scope(entry),
         max_delivery_attempts=_number(entry, "maxDeliveryAttempts", MAX_NUMBER),
         capacity=_number(entry, "capacity", MAX_NUMBER),
+        parked_limit=PARKED_LIMIT if parked_limit is None else parked_limit,
+        retry_statuses=_retry_statuses(entry),
+        ack_before_next=_flag(entry, "ackBeforeNext"),
     )
+
+
+def _retry_statuses(entry: Entry) -> frozenset[int]:
+    value = entry.get("retryStatuses") or []
+    if not isinstance(value, list) or not all(isinstance(status, int) and status in RETRYABLE for status in value):
+        raise _RejectedError("retryStatuses may only list numbers from 400 to 499 without 429, and 501")
+    return frozenset(value)
+
+
+def _flag(entry: Entry, key: str) -> bool:
+    value = entry.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise _RejectedError(f"{key} is {_shown(value)}, it must be true or false")
+    return bool(value)
 
 
 def _failure_scope(entry: Entry) -> FailureScope:

@@ -134,7 +134,7 @@ class LeaseKeeper:
 
     def _due(self) -> dict[Settler, list[Delivery]]:
         """Those with less than half of their lease left, by source."""
-        now = self._clock.wall()
+        now = self._clock.monotonic()
         due: dict[Settler, list[Delivery]] = defaultdict(list)
         for delivery in self._tracker:
             source = delivery.source
@@ -178,34 +178,31 @@ class ConsumerHealth:
 
 
 class LeakDetector:
-    """Warns when the router owns more messages than its pools, consumers and settlers can have."""
+    """Warns when the router owns more messages than its pools and settlers can have."""
 
     def __init__(
         self,
         tracker: InFlightTracker,
         router: Router,
         settlers: Mapping[str, Settler],
-        consumers: Mapping[str, Consumer],
         warnings: WarningSink,
     ) -> None:
         self._tracker = tracker
         self._router = router
         self._settlers = settlers
-        self._consumers = consumers
         self._warnings = warnings
 
     async def look(self) -> None:
         owned, expected = len(self._tracker), self._expected()
         if owned > expected:
             log.warning("pipeline_leak", action="pipeline_leak", owned=owned, expected=expected)
-            text = "more messages are owned than pools, consumers and settlers can have: some were forgotten"
+            text = "more messages are owned than pools and settlers can have: some were forgotten"
             self._warnings.add(WarningCode.PIPELINE_MAP_LEAK, Severity.WARN, text, "watch")
 
     def _expected(self) -> int:
         in_pools = sum(max(pool.limits.effective_capacity, pool.size) for pool in self._router.all_pools())
-        kept = sum(consumer.kept_count for consumer in self._consumers.values())
         settling = sum(settler.pending for settler in self._settlers.values())
-        return max(in_pools, MIN_CAPACITY) + kept + settling
+        return max(in_pools, MIN_CAPACITY) + settling
 
 
 class Backlog:

@@ -6,7 +6,7 @@ is under way is recognised, its newer receipt is adopted, and a repeated ack use
 
 import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import structlog
@@ -37,6 +37,7 @@ class Settler:
         self._nack_tries: dict[Delivery, int] = {}
         self._remembered: OrderedDict[str, None] = OrderedDict()
         self._unowned: dict[str, Delivery] = {}  # acks under way of messages that the tracker does not have
+        self._on_acked: dict[Delivery, Callable[[], None]] = {}
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -48,9 +49,11 @@ class Settler:
         nacks = sum(len(batch) for batch in self._nacks.values())
         return f"<Settler {self.name} acks={len(self._acks)} nacks={nacks} remembered={len(self._remembered)}>"
 
-    def ack(self, delivery: Delivery) -> None:
-        """Remove the message from its queue, sooner or later."""
+    def ack(self, delivery: Delivery, done: Callable[[], None] | None = None) -> None:
+        """Remove the message from its queue, sooner or later; `done` is called when the queue confirmed it."""
         self._acks.append(delivery)
+        if done is not None:
+            self._on_acked[delivery] = done
         if self._tracker.owned(delivery.broker_id) is not delivery:
             self._unowned[delivery.broker_id] = delivery
         if len(self._acks) == 1:
@@ -64,6 +67,9 @@ class Settler:
         self._tracker.remove(delivery)
         self._nacks[delay_s, unlock].append(delivery)
         self._start_work()
+
+    def holds(self, delivery: Delivery) -> bool:
+        return self._queue.holds(delivery)
 
     def ends_already(self, delivery: Delivery) -> bool:
         """Whether this is a redelivery of a message whose ack is under way or was lost: ack it with its new receipt."""
@@ -144,6 +150,11 @@ class Settler:
             self._tracker.remove(delivery)
             if self._unowned:
                 self._unowned.pop(delivery.broker_id, None)
+            if self._on_acked and (done := self._on_acked.pop(delivery, None)) is not None:
+                try:
+                    done()
+                except Exception as error:  # the acks behind it must not be forgotten because of a bug
+                    log.error("settle_crashed", action="settle_crashed", messages=1, exc_info=error)
         return Settled.FAILED not in results
 
     async def _flush_nacks(self, batch: list[Delivery], delay_s: float, unlock: bool) -> bool:

@@ -3,11 +3,14 @@
 from collections import OrderedDict, deque
 from enum import StrEnum
 
+from flowcatalyst.routing.shares import probe_timeout_s
+
 WINDOW_CALLS = 10
 FAILURE_RATIO = 0.5
 OPEN_S = 5.0
 SUCCESSES_TO_CLOSE = 3
 IDLE_EVICTION_S = 3600.0
+MAX_BREAKERS = 10_000
 
 
 class BreakerState(StrEnum):
@@ -23,12 +26,15 @@ class Breaker:
         "_calls",
         "_failures",
         "_half_open_at",
+        "_hung_rounds",
         "_probes",
+        "_slowest_s",
         "_successes",
         "opened_at",
         "ratio_at_opening",
         "rejected",
         "state",
+        "under_way",
         "used_at",
     )
 
@@ -38,10 +44,13 @@ class Breaker:
         self.ratio_at_opening = 0.0
         self.used_at = 0.0
         self.rejected = 0
+        self.under_way = 0  # admitted calls whose end was not reported yet
         self._calls: deque[bool] = deque()
         self._failures = 0
         self._half_open_at = 0.0
         self._probes = 0  # in flight while half open
+        self._hung_rounds = 0  # in which a probe ran out of its time, in a row
+        self._slowest_s = 0.0  # of the calls that were answered, slowly forgotten
         self._successes = 0
 
     def __repr__(self) -> str:
@@ -55,6 +64,7 @@ class Breaker:
         """None: the call may go, and its end must be reported. Otherwise: when to ask again."""
         self.used_at = now
         if self.state is BreakerState.CLOSED:
+            self.under_way += 1
             return None
         if self.state is BreakerState.OPEN:
             if now < self.opened_at + OPEN_S:
@@ -63,13 +73,24 @@ class Breaker:
             self._half_open(now)
         if self._probes + self._successes < SUCCESSES_TO_CLOSE:
             self._probes += 1
+            self.under_way += 1
             return None
         self.rejected += 1
         return now + OPEN_S  # all probes are under way; their end decides
 
+    @property
+    def timeout_s(self) -> float | None:
+        """The deadline of a call that was just admitted where it has to be short: probes that hang stop everybody."""
+        if self.state is not BreakerState.HALF_OPEN:
+            return None
+        return probe_timeout_s(self._slowest_s, self._hung_rounds)
+
     def record(self, failed: bool, now: float, admitted_at: float) -> None:
         """Report how a call ended that was admitted at that time. Those of before the opening decide nothing now."""
         self.used_at = now
+        if not failed:
+            self._slowest_s = max(now - admitted_at, 0.9 * self._slowest_s)
+        self._ended()
         if self.state is BreakerState.CLOSED:
             self._count(failed)
             if self._failures and len(self._calls) == WINDOW_CALLS and self.failure_ratio >= FAILURE_RATIO:
@@ -77,14 +98,18 @@ class Breaker:
         elif self._is_probe(admitted_at):
             self._probes -= 1
             if failed:
+                # One that was refused at once says nothing about how long an answer takes.
+                self._hung_rounds += now - admitted_at >= 0.99 * probe_timeout_s(self._slowest_s, self._hung_rounds)
                 self._open(now)
             else:
+                self._hung_rounds = 0
                 self._successes += 1
                 if self._successes >= SUCCESSES_TO_CLOSE:
                     self.reset()
 
     def withdraw(self, admitted_at: float) -> None:
         """A call admitted at that time ended without telling anything about the endpoint."""
+        self._ended()
         if self._is_probe(admitted_at):
             self._probes -= 1
 
@@ -92,6 +117,14 @@ class Breaker:
         self.state = BreakerState.CLOSED
         self._calls.clear()
         self._failures = self._probes = self._successes = 0
+
+    @property
+    def at_rest(self) -> bool:
+        """Closed, and no call is under way: forgotten, it would lose at most the memory of a few failures."""
+        return self.state is BreakerState.CLOSED and not self.under_way
+
+    def _ended(self) -> None:
+        self.under_way = max(0, self.under_way - 1)  # 0: the call was admitted by one that was forgotten since
 
     def _is_probe(self, admitted_at: float) -> bool:
         return self.state is BreakerState.HALF_OPEN and admitted_at >= self._half_open_at and self._probes > 0
@@ -116,24 +149,52 @@ class Breaker:
 
 
 class Breakers:
-    """The breakers of a router, by endpoint. One that nobody used for an hour is forgotten."""
+    """The breakers of a router, by endpoint. One that nobody used for an hour is forgotten.
 
-    def __init__(self) -> None:
-        self._by_endpoint: OrderedDict[str, Breaker] = OrderedDict()
+    Targets may have an id in their path, so there may be any number of endpoints: beyond `most` breakers the one that
+    was not used for longest is forgotten, those at rest first. All costs are O(1) but for the moves that `get` paid.
+    """
+
+    def __init__(self, most: int = MAX_BREAKERS) -> None:
+        self._most = most
+        # Both in the order of their last use. What is used goes to the first; what was found not at rest when one had
+        # to go waits in the second, so that it is not looked at again and again.
+        self._recent: OrderedDict[str, Breaker] = OrderedDict()
+        self._busy: OrderedDict[str, Breaker] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._by_endpoint)
+        return len(self._recent) + len(self._busy)
 
     def get(self, endpoint: str) -> Breaker:
-        breaker = self._by_endpoint.get(endpoint)
+        """The breaker of an endpoint, to be used now."""
+        breaker = self._recent.get(endpoint)
+        if breaker is not None:
+            self._recent.move_to_end(endpoint)
+            return breaker
+        breaker = self._busy.pop(endpoint, None)
         if breaker is None:
-            breaker = self._by_endpoint[endpoint] = Breaker()
+            while len(self) >= self._most:
+                self._forget_one()
+            breaker = Breaker()
+        self._recent[endpoint] = breaker
         return breaker
 
+    def find(self, endpoint: str) -> Breaker | None:
+        """The breaker of an endpoint that has been used."""
+        return self._recent.get(endpoint) or self._busy.get(endpoint)
+
     def items(self) -> list[tuple[str, Breaker]]:
-        return list(self._by_endpoint.items())
+        return [*self._recent.items(), *self._busy.items()]
 
     def evict_idle(self, now: float) -> None:
-        for endpoint, breaker in self.items():
-            if breaker.used_at + IDLE_EVICTION_S <= now:
-                del self._by_endpoint[endpoint]
+        for breakers in (self._recent, self._busy):
+            while breakers and next(iter(breakers.values())).used_at + IDLE_EVICTION_S <= now:
+                breakers.popitem(last=False)
+
+    def _forget_one(self) -> None:
+        while self._recent:
+            endpoint, breaker = self._recent.popitem(last=False)
+            if breaker.at_rest:
+                return
+            self._busy[endpoint] = breaker
+        self._busy.popitem(last=False)  # all of them are open or have calls under way

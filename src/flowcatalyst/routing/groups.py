@@ -1,20 +1,23 @@
 """GroupScheduler: which message may start next. Pure: no await, no clock, no I/O.
 
 Neither a scan over groups nor a worker per group: a queue of *ready* groups. A group is ready when it has messages,
-none of them in flight, and no hold. Groups share their pool round-robin, every operation costs the same with 100
-groups as with 100,000 (holds cost the logarithm of the number of holds), and an empty group is forgotten.
+none of them in flight, and nothing to wait for. Groups share their pool round-robin, every operation costs the same
+with 100 groups as with 100,000 (holds cost the logarithm of the number of holds), and an empty group is forgotten.
 
-An IMMEDIATE message is a group of one that shares its name with nobody.
+What a group may wait for besides a slot: the end of a *hold*, a *gate* (its endpoint may start nothing more now), the
+*ack* of its latest message, or the *return* of a message that was nacked to its queue, where another queue feeds the
+same group. An IMMEDIATE message is a group of one that shares its name with nobody.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from enum import StrEnum
-from heapq import heapify, heappop, heappush
-from itertools import chain
-from typing import Final
+from heapq import heappop, heappush
+from itertools import chain, islice
+from typing import NamedTuple
 
 from flowcatalyst.message import Delivery
+from flowcatalyst.routing.group import Group
 
 # Of this many turns in a row the high tier gets all but one while both tiers wait: priority without starvation.
 TURNS_PER_CYCLE = 8
@@ -27,47 +30,12 @@ class FailureScope(StrEnum):
     BATCH = "batch"  # only the later ones of the same batch
 
 
-_NO_HIGH: Final[deque[Delivery]] = deque()  # shared by all groups without high-priority messages; never filled
+class Place(NamedTuple):
+    """Where a message stands."""
 
-
-class _Group:
-    """The messages of one group, in order. `head` is one that was tried already and comes before all others."""
-
-    __slots__ = ("busy", "head", "held_until", "high", "name", "regular", "waiting")
-
-    def __init__(self, name: str | None) -> None:
-        self.name = name
-        self.high: deque[Delivery] = _NO_HIGH
-        self.regular: deque[Delivery] = deque()
-        self.head: Delivery | None = None
-        self.busy: Delivery | None = None
-        self.held_until: float | None = None
-        self.waiting = False  # stands in a ready queue
-
-    def __bool__(self) -> bool:
-        return self.head is not None or bool(self.high) or bool(self.regular)
-
-    def __iter__(self) -> Iterator[Delivery]:
-        if self.head is not None:
-            yield self.head
-        yield from chain(self.high, self.regular)
-
-    @property
-    def urgent(self) -> bool:
-        return bool(self.high) or (self.head is not None and self.head.pointer.high_priority)
-
-    def pop(self) -> Delivery:
-        if self.head is not None:
-            delivery, self.head = self.head, None
-            return delivery
-        return self.high.popleft() if self.high else self.regular.popleft()
-
-    def __repr__(self) -> str:
-        parts = [message.pointer.id for message in self]
-        if self.busy is not None:
-            parts.insert(0, f"*{self.busy.pointer.id}")
-        hold = "" if self.held_until is None else f"@{self.held_until:g}"
-        return f"{self.name or '-'}{hold}[{' '.join(parts)}]"
+    first: Delivery  # stands or runs first in its group, or is awaited back from its queue
+    held_until: float | None = None
+    gate: str | None = None
 
 
 class GroupScheduler:
@@ -76,18 +44,23 @@ class GroupScheduler:
     def __init__(self) -> None:
         self.in_flight = 0
         self.buffered = 0  # waiting, held for a retry, or behind one that is
-        self._groups: dict[str, _Group] = {}
-        self._busy: dict[Delivery, _Group] = {}
-        self._alone: dict[_Group, None] = {}  # IMMEDIATE messages, for repr and clear; insertion-ordered
-        self._ready_high: OrderedDict[_Group, None] = OrderedDict()
-        self._ready: OrderedDict[_Group, None] = OrderedDict()
-        self._holds: list[tuple[float, int, _Group]] = []
+        self.stalled = 0  # of the buffered: in a group that could not start now if a slot was free
+        self.unsettled = 0  # done with, but their groups wait until their acks are durable
+        self.held_count = 0  # groups on hold
+        self._groups: dict[str, Group] = {}
+        self._alone: dict[Delivery, Group] = {}  # IMMEDIATE messages
+        self._busy: dict[Delivery, Group] = {}
+        self._acking: set[Delivery] = set()
+        self._ready_high: OrderedDict[Group, None] = OrderedDict()
+        self._ready: OrderedDict[Group, None] = OrderedDict()
+        self._gates: OrderedDict[str, OrderedDict[Group, None]] = OrderedDict()
+        self._holds: list[tuple[float, int, Group]] = []
         self._hold_count = 0  # breaks ties in the heap: equal times end in the order they began
         self._turn = 0
 
     def __len__(self) -> int:
-        """Messages in the scheduler's care, in flight or not."""
-        return self.in_flight + self.buffered
+        """Messages in the scheduler's care."""
+        return self.in_flight + self.buffered + self.unsettled
 
     def __repr__(self) -> str:
         groups = " ".join(map(repr, self._all()))
@@ -98,10 +71,6 @@ class GroupScheduler:
         return len(self._groups) + len(self._alone)
 
     @property
-    def held_count(self) -> int:
-        return len(self._holds)
-
-    @property
     def has_ready(self) -> bool:
         return bool(self._ready or self._ready_high)
 
@@ -109,30 +78,79 @@ class GroupScheduler:
     def ready_count(self) -> int:
         return len(self._ready) + len(self._ready_high)
 
+    @property
+    def gates(self) -> Collection[str]:
+        """Those that groups wait at, in the order in which they were opened last or came up."""
+        return self._gates
+
     def __iter__(self) -> Iterator[Delivery]:
         """Every message in its care."""
         return chain(self._busy, chain.from_iterable(self._all()))
 
-    def _all(self) -> Iterator[_Group]:
-        return chain(self._groups.values(), self._alone)
+    def __contains__(self, delivery: Delivery) -> bool:
+        if delivery in self._busy:
+            return True
+        group = self._group_of(delivery)
+        return group is not None and delivery in group
+
+    @property
+    def awaited(self) -> Iterator[Delivery]:
+        """Messages that were nacked and whose groups wait for them."""
+        return (group.away for group in self._groups.values() if group.away is not None and group.is_awaiting)
+
+    def is_in_flight(self, delivery: Delivery) -> bool:
+        return delivery in self._busy
+
+    def has_group(self, name: str | None) -> bool:
+        return name in self._groups
+
+    def place_of(self, delivery: Delivery) -> Place:
+        """Where a message stands; in front of nobody if it is not here."""
+        group = self._group_of(delivery)
+        if group is None:
+            return Place(delivery)
+        away = group.away if group.is_awaiting else None
+        return Place(away or group.busy or next(iter(group), delivery), group.held_until, group.gate)
+
+    # Messages in
 
     def submit(self, delivery: Delivery) -> None:
-        """Append a message to its group."""
+        """Append a message to its group. One that comes back from its queue goes where it was: to the head."""
         group = self._group_for(delivery)
+        self.buffered += 1
+        if group.away is not None and group.away.source is delivery.source:
+            returned = group.away.broker_id == delivery.broker_id
+            # Its queue keeps the order of its own messages, so what it shows of the group may go on from here; but for
+            # one that failed and let the others pass, which comes when it likes.
+            if group.is_awaiting and (returned or delivery.blocks_group):
+                self._end_hold(group)
+            if returned:
+                group.away = None
+                self._put_first(group, delivery)
+                return
         if delivery.pointer.high_priority:
-            self._submit_high(group, delivery)
+            group.high = group.high or deque()
+            group.high.append(delivery)
+            if group in self._ready:
+                del self._ready[group]
+                self._ready_high[group] = None
         else:
             group.regular.append(delivery)
-        self.buffered += 1
+        if group.is_stalled:
+            self.stalled += 1
         self._make_ready(group)
 
-    def _submit_high(self, group: _Group, delivery: Delivery) -> None:
-        if group.high is _NO_HIGH:
-            group.high = deque()
-        group.high.append(delivery)
-        if group in self._ready:
-            del self._ready[group]
-            self._ready_high[group] = None
+    def _put_first(self, group: Group, delivery: Delivery) -> None:
+        """Put a message that came back where it was: at the head, or right behind one that was tried meanwhile."""
+        if group.head is None:
+            group.head = delivery
+        elif delivery.pointer.high_priority:
+            group.high = deque([delivery, *(group.high or ())])
+        else:
+            group.regular.appendleft(delivery)
+        if group.is_stalled:
+            self.stalled += 1
+        self._make_ready(group)
 
     def take(self) -> Delivery | None:
         """The next message to start, or None. Its group starts nothing else until the caller reports back."""
@@ -147,129 +165,184 @@ class GroupScheduler:
         self.in_flight += 1
         return delivery
 
+    # What became of a message that was taken
+
     def finish(self, delivery: Delivery) -> None:
         """The message left the router; the next one of its group may start."""
-        group = self._release(delivery)
-        self._make_ready(group)
+        self._make_ready(self._release(delivery))
 
-    def hold(self, delivery: Delivery, until: float) -> None:
-        """Put the message back at the head of its group and start nothing of the group before `until`."""
-        group = self._release(delivery)
-        group.head = delivery
-        group.held_until = until
-        self.buffered += 1
-        self._hold_count += 1
-        heappush(self._holds, (until, self._hold_count, group))
+    def await_ack(self, delivery: Delivery) -> None:
+        """The message is done with, but the next one of its group waits for `finish`. It occupies no slot any more."""
+        self._acking.add(delivery)
+        self.in_flight -= 1
+        self.unsettled += 1
 
     def put_back(self, delivery: Delivery) -> None:
         """The attempt never began: the message is at the head of its group again, at once."""
-        group = self._release(delivery)
-        group.head = delivery
-        self.buffered += 1
-        self._make_ready(group)
+        self._make_ready(self._to_head(delivery))
 
-    def fail(self, delivery: Delivery, scope: FailureScope) -> list[Delivery]:
-        """The message goes back to its queue. Returns the later ones of its group that must go back with it."""
+    def hold(self, delivery: Delivery, until: float) -> None:
+        """Put the message back at the head of its group and start nothing of the group before `until`."""
+        self._begin_hold(self._to_head(delivery), until)
+
+    def wait_at(self, delivery: Delivery, gate: str, *, blocked: bool = False) -> None:
+        """Put the message back at the head of its group, which waits until the gate opens; blocked: for some time."""
+        group = self._to_head(delivery)
+        group.gate, group.blocked = gate, blocked
+        self._gates.setdefault(gate, OrderedDict())[group] = None
+        self.stalled += len(group) if blocked else 0
+
+    def fail(
+        self,
+        delivery: Delivery,
+        scope: FailureScope,
+        leaves: Callable[[Delivery], bool] = lambda _: True,
+        back_by: float | None = None,
+    ) -> list[Delivery]:
+        """The message goes back to its queue. Returns the later ones of its group that must go back with it.
+
+        Followers that may not leave, because their own queue would show them again in another order, stay. With
+        `back_by` nothing of the group starts before the message, or another one of its queue, came back, or before
+        that time.
+        """
         group = self._release(delivery)
-        if scope is FailureScope.GROUP:
-            followers = list(group)
-            group.high.clear()
-            group.regular.clear()
+        followers = [
+            message
+            for message in group
+            if leaves(message) and (scope is FailureScope.GROUP or message.batch == delivery.batch)
+        ]
+        if followers:
+            self._take_out(group, followers)
+        if back_by is None:
+            self._make_ready(group)
         else:
-            followers = [message for message in group if message.batch == delivery.batch]
-            group.high = deque(message for message in group.high if message.batch != delivery.batch)
-            group.regular = deque(message for message in group.regular if message.batch != delivery.batch)
-        self.buffered -= len(followers)
-        self._make_ready(group)
+            group.away = delivery
+            self._begin_hold(group, back_by)
+            group.away_hold = group.hold
         return followers
+
+    # Holds and gates
 
     def end_holds(self, now: float) -> None:
         """Make ready every group whose hold is over."""
         holds = self._holds
         while holds and holds[0][0] <= now:
-            group = heappop(holds)[2]
-            group.held_until = None
-            self._make_ready(group)
+            _, number, group = heappop(holds)
+            if group.hold == number:
+                if group.is_awaiting:
+                    group.away = None
+                self._end_hold(group)
+                self._make_ready(group)
 
     def next_hold_end(self) -> float | None:
+        while self._holds and self._holds[0][2].hold != self._holds[0][1]:
+            heappop(self._holds)
         return self._holds[0][0] if self._holds else None
 
-    def clear_idle(self, leaves: Callable[[Delivery], bool] = lambda _: True) -> list[Delivery]:
-        """Forget every group that has nothing in flight and whose messages all leave; returns them, in order."""
-        idle = [group for group in self._all() if group.busy is None and all(map(leaves, group))]
-        left = [message for group in idle for message in group]
-        for group in idle:
-            self._ready.pop(group, None)
-            self._ready_high.pop(group, None)
-        gone = set(idle)
-        self._holds = [hold for hold in self._holds if hold[2] not in gone]
-        heapify(self._holds)
-        self._groups = {name: group for name, group in self._groups.items() if group not in gone}
-        self._alone = {group: None for group in self._alone if group not in gone}
-        self.buffered -= len(left)
-        return left
+    def open(self, gate: str, groups: int) -> None:
+        """Let so many groups that wait at a gate go, those first that came first; they come before other ready ones."""
+        waiting = self._gates.get(gate)
+        if waiting is None:
+            return
+        for group in reversed(list(islice(waiting, groups))):
+            del waiting[group]
+            self._leave_gate(group)
+            self._make_ready(group)
+            (self._ready_high if group.urgent else self._ready).move_to_end(group, last=False)
+        if waiting:
+            self._gates.move_to_end(gate)
+        else:
+            del self._gates[gate]
 
-    def has_group(self, name: str | None) -> bool:
-        return name in self._groups
+    # Messages out
 
-    def cut(self, delivery: Delivery) -> list[Delivery]:
-        """Forget a message that waits, and those behind it; returns them all. Empty if it does not wait here."""
-        group = self._groups.get(delivery.group or "") if delivery.ordered else self._find_alone(delivery)
-        if group is None or delivery not in group:
+    def clear_idle(
+        self,
+        leaves: Callable[[Delivery], bool] = lambda _: True,
+        *,
+        of: Delivery | None = None,
+        keep_awaiting: bool = False,
+    ) -> list[Delivery]:
+        """Forget every group that has nothing in flight and whose messages all leave; returns them, in order.
+
+        With `of`, only the group of that message is looked at. With `keep_awaiting`, one that waits for a message to
+        come back stays, empty.
+        """
+        if of is None:
+            return [message for group in list(self._all()) for message in self._clear(group, leaves, keep_awaiting)]
+        group = self._group_of(of)
+        return [] if group is None else self._clear(group, leaves, keep_awaiting)
+
+    def cut(self, delivery: Delivery, leaves: Callable[[Delivery], bool] = lambda _: True) -> list[Delivery]:
+        """Forget a message that waits, and those behind it from the same queue that leave too; returns them all."""
+        group = self._group_of(delivery)
+        messages = [] if group is None else list(group)
+        if group is None or delivery not in messages:
             return []
-        messages = list(group)
-        cut_off = messages[messages.index(delivery) :]
-        gone = set(cut_off)
-        group.head = None if group.head in gone else group.head
-        group.high = deque(message for message in group.high if message not in gone)
-        group.regular = deque(message for message in group.regular if message not in gone)
-        self.buffered -= len(cut_off)
-        if not group and group.busy is None:
+        behind = messages[messages.index(delivery) :]
+        cut_off = [one for one in behind if one is delivery or (one.source is delivery.source and leaves(one))]
+        self._take_out(group, cut_off)
+        if not group and group.busy is None and not group.is_awaiting:
             self._drop(group)
         return cut_off
 
-    def _drop(self, group: _Group) -> None:
-        """Forget an empty group wherever it stands."""
+    def _clear(self, group: Group, leaves: Callable[[Delivery], bool], keep_awaiting: bool) -> list[Delivery]:
+        if group.busy is not None or not all(map(leaves, group)):
+            return []
+        left = list(group)
+        if keep_awaiting and group.is_awaiting:
+            self._take_out(group, left)
+        else:
+            self._drop(group)
+        return left
+
+    def _take_out(self, group: Group, gone: list[Delivery]) -> None:
+        leaving = set(gone)
+        group.head = None if group.head in leaving else group.head
+        if group.high:
+            group.high = deque(message for message in group.high if message not in leaving)
+        group.regular = deque(message for message in group.regular if message not in leaving)
+        self.buffered -= len(gone)
+        if group.is_stalled:
+            self.stalled -= len(gone)
+
+    def _drop(self, group: Group) -> None:
+        """Forget a group wherever it stands, with what it holds."""
         self._ready.pop(group, None)
         self._ready_high.pop(group, None)
-        self._holds = [hold for hold in self._holds if hold[2] is not group]
-        heapify(self._holds)
+        self._end_hold(group)
+        if group.gate is not None:
+            waiting = self._gates[group.gate]
+            del waiting[group]
+            if not waiting:
+                del self._gates[group.gate]
+            self._leave_gate(group)
+        self.buffered -= len(group)
         self._forget(group)
 
-    def __contains__(self, delivery: Delivery) -> bool:
-        if delivery in self._busy:
-            return True
-        group = self._groups.get(delivery.group or "") if delivery.ordered else None
-        return delivery in group if group is not None else any(delivery in alone for alone in self._alone)
+    # Groups
 
-    def is_in_flight(self, delivery: Delivery) -> bool:
-        return delivery in self._busy
+    def _all(self) -> Iterator[Group]:
+        return chain(self._groups.values(), self._alone.values())
 
-    def place_of(self, delivery: Delivery) -> tuple[Delivery, float | None]:
-        """The message that stands or runs first in the group of `delivery`, and until when the group is held."""
-        group = self._groups.get(delivery.group or "") if delivery.ordered else None
-        group = group or self._find_alone(delivery)
-        if group is None:
-            return delivery, None
-        return group.busy or next(iter(group)), group.held_until
+    def _group_of(self, delivery: Delivery) -> Group | None:
+        if delivery.ordered and delivery.group is not None:
+            return self._groups.get(delivery.group)
+        return self._alone.get(delivery)
 
-    def _find_alone(self, delivery: Delivery) -> _Group | None:
-        return next((alone for alone in self._alone if alone.busy is delivery or delivery in alone), None)
-
-    def _group_for(self, delivery: Delivery) -> _Group:
+    def _group_for(self, delivery: Delivery) -> Group:
         name = delivery.group
         if not delivery.ordered or name is None:
-            group = _Group(None)
-            self._alone[group] = None
+            group = self._alone[delivery] = Group(None, delivery)
             return group
         found = self._groups.get(name)
         if found is None:
-            found = self._groups[name] = _Group(name)
+            found = self._groups[name] = Group(name)
         return found
 
-    def _make_ready(self, group: _Group) -> None:
+    def _make_ready(self, group: Group) -> None:
         """Queue the group if it may start, forget it if it is empty."""
-        if group.waiting or group.busy is not None or group.held_until is not None:
+        if group.waiting or group.busy is not None or group.held_until is not None or group.gate is not None:
             return
         if group:
             group.waiting = True
@@ -277,28 +350,58 @@ class GroupScheduler:
         else:
             self._forget(group)
 
-    def _forget(self, group: _Group) -> None:
-        if group.name is None:
-            self._alone.pop(group, None)
+    def _leave_gate(self, group: Group) -> None:
+        self.stalled -= len(group) if group.blocked else 0
+        group.gate, group.blocked = None, False
+
+    def _begin_hold(self, group: Group, until: float) -> None:
+        self._hold_count += 1
+        self.held_count += 1
+        self.stalled += len(group)
+        group.held_until = until
+        group.hold = self._hold_count
+        heappush(self._holds, (until, self._hold_count, group))
+
+    def _end_hold(self, group: Group) -> None:
+        if group.held_until is not None:
+            self.held_count -= 1
+            self.stalled -= len(group)
+            group.held_until = None
+            group.hold = 0
+
+    def _to_head(self, delivery: Delivery) -> Group:
+        group = self._release(delivery)
+        group.head = delivery
+        self.buffered += 1
+        return group
+
+    def _release(self, delivery: Delivery) -> Group:
+        group = self._busy.pop(delivery)
+        group.busy = None
+        if delivery in self._acking:
+            self._acking.remove(delivery)
+            self.unsettled -= 1
         else:
-            self._groups.pop(group.name, None)
+            self.in_flight -= 1
+        return group
+
+    def _forget(self, group: Group) -> None:
+        if group.alone is not None:
+            self._alone.pop(group.alone, None)
+        else:
+            self._groups.pop(group.name or "", None)
         if not self.group_count:  # an emptied dict keeps its table, a cleared one does not
             self._groups.clear()
             self._alone.clear()
             self._busy.clear()
             self._ready.clear()
             self._ready_high.clear()
+            self._holds.clear()
 
-    def _next_ready(self) -> _Group | None:
+    def _next_ready(self) -> Group | None:
         if not self._ready_high:
             return self._ready.popitem(last=False)[0] if self._ready else None
         self._turn = (self._turn + 1) % TURNS_PER_CYCLE
         if self._turn == 0 and self._ready:
             return self._ready.popitem(last=False)[0]
         return self._ready_high.popitem(last=False)[0]
-
-    def _release(self, delivery: Delivery) -> _Group:
-        group = self._busy.pop(delivery)
-        group.busy = None
-        self.in_flight -= 1
-        return group

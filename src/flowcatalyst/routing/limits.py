@@ -7,6 +7,8 @@ from flowcatalyst.routing.groups import FailureScope
 
 CAPACITY_PER_SLOT: Final = 20
 MIN_CAPACITY: Final = 50
+PARKED_LIMIT: Final = 10_000
+RETRYABLE: Final = frozenset({*range(400, 500), 501}) - {429}
 
 
 @dataclass(slots=True, frozen=True)
@@ -18,12 +20,17 @@ class PoolLimits:
     failure_scope: FailureScope = FailureScope.GROUP
     max_delivery_attempts: int | None = None  # None: 20 where the queue cannot redeliver in order, else unlimited
     capacity: int | None = None  # None: 20 per slot, at least 50
+    parked_limit: int = PARKED_LIMIT  # messages beyond the capacity: they came along with others, or cannot start now
+    retry_statuses: frozenset[int] = frozenset()  # 4xx and 501 that are tried again instead of becoming dead letters
+    ack_before_next: bool = False  # a group goes on when its ack is durable, not when the verdict is in
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "rate_per_minute", "max_delivery_attempts", "capacity"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")
+        if wrong := sorted(status for status in self.retry_statuses if status not in RETRYABLE):
+            raise ValueError(f"retry_statuses has {wrong[0]}: only 400 to 499 without 429, and 501 are a choice")
 
     @property
     def effective_capacity(self) -> int:

@@ -10,8 +10,8 @@ from email.utils import parsedate_to_datetime
 from math import ceil, isfinite
 from typing import Final
 
-import msgspec
-
+from flowcatalyst.delivery.answer import read_answer
+from flowcatalyst.delivery.contract import WHOLE, Content
 from flowcatalyst.errors import (
     ConnectError,
     ConnectionBrokenError,
@@ -31,14 +31,16 @@ from flowcatalyst.message import (
     Verdict,
 )
 from flowcatalyst.queues.contract import Capabilities
+from flowcatalyst.routing.limits import PoolLimits
 
 DEFAULT_DELAY_S: Final = 30.0
 FAST_FAIL_DELAY_S: Final = 10.0
 MIN_DELAY_S: Final = 1
 MAX_DELAY_S: Final = 43_200
-MAX_HOLD_S: Final = 5.0  # longest a message may wait in memory where its queue could keep it in order instead
+LONGEST_DELAY_S: Final = 300.0
 UNORDERED_MAX_ATTEMPTS: Final = 20
 EXCERPT_CHARS: Final = 500
+PLAIN_SUCCESS: Final = frozenset([b"", b'{"ack":true}', b'{"ack": true}'])  # bodies of nearly every 200
 
 
 @dataclass(slots=True, frozen=True)
@@ -47,7 +49,13 @@ class Delays:
 
     backoff_s: tuple[float, ...] = (1.0, 2.0)  # before the second and the third attempt
     give_back_s: float = DEFAULT_DELAY_S  # after the last one, unless the endpoint asked for something else
-    follower_s: float = FAST_FAIL_DELAY_S  # for what goes back only because it is behind a failed message
+    follower_s: float = FAST_FAIL_DELAY_S  # for what goes back only because it is behind a failed message, at most
+    longest_s: float = LONGEST_DELAY_S  # a message that goes on failing waits twice as long each time, up to this
+
+    def after(self, failures: int) -> float:
+        """How long a message waits that has failed so often, once the quick retries are used up."""
+        further = max(0, failures - len(self.backoff_s) - 1)
+        return max(self.give_back_s, min(self.give_back_s * 2.0 ** min(further, 30), self.longest_s))
 
 
 DEFAULT_DELAYS: Final = Delays()
@@ -63,6 +71,7 @@ class _Row:
     error: ErrorKind
     retryable: bool = False
     warning: Severity | None = None
+    trips_breaker: bool = False  # a gateway says that nobody is there, which is as good as no answer
 
 
 # The first row that matches wins. 200 and 429 read more than the status; see `interpret`.
@@ -71,11 +80,12 @@ RESPONSES: Final = (
     _Row(429, 429, Result.ERROR_PROCESS, ErrorKind.RATE_LIMITED),
     _Row(400, 499, Result.ERROR_CONFIG, ErrorKind.HTTP_ERROR, warning=Severity.ERROR),
     _Row(501, 501, Result.ERROR_CONFIG, ErrorKind.HTTP_ERROR, warning=Severity.CRITICAL),
+    _Row(502, 504, Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR, retryable=True, trips_breaker=True),
     _Row(500, 599, Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR, retryable=True),
     _Row(0, 999, Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR, retryable=True),
 )
 
-# Attempts without a complete response. Only these count against the endpoint's circuit breaker.
+# Attempts without a complete response.
 FAILURES: Final[dict[type[Exception], Outcome]] = {
     ConnectError: Outcome(Result.ERROR_CONNECTION, ErrorKind.NETWORK_ERROR, retryable=True, trips_breaker=True),
     ConnectionBrokenError: Outcome(
@@ -87,24 +97,17 @@ FAILURES: Final[dict[type[Exception], Outcome]] = {
 UNEXPECTED_FAILURE: Final = Outcome(Result.ERROR_PROCESS, ErrorKind.NETWORK_ERROR, retryable=True)
 
 
-class _Answer(msgspec.Struct, rename="camel"):
-    """What an endpoint may say in a 200."""
-
-    ack: bool = True
-    delay_seconds: msgspec.Raw = msgspec.Raw()
-
-
-_answer_decoder = msgspec.json.Decoder(_Answer, strict=False)  # "false" and 0 are false, as senders mean them
 _ROW_BY_STATUS: Final = {
     status: next(row for row in RESPONSES if row.first <= status <= row.last) for status in range(1000)
 }
+_SUCCESS_200: Final = Outcome(Result.SUCCESS, status=200, detail="HTTP 200")
 
 
-def interpret(status: int, retry_after: str | None, body: bytes, wall_now: float) -> Outcome:
-    """What a complete response meant."""
+def interpret(status: int, retry_after: str | None, body: bytes, wall_now: float, content: Content = WHOLE) -> Outcome:
+    """What a response meant. `content` matters for a 200 whose body is none of `PLAIN_SUCCESS`."""
     row = _ROW_BY_STATUS[status]
     if row.result is Result.SUCCESS:
-        return _interpret_200(body)
+        return _SUCCESS_200 if body in PLAIN_SUCCESS and content is WHOLE else _interpret_200(body, content)
     delay_s = None
     if status == 429:
         asked = parse_retry_after(retry_after, wall_now)
@@ -114,6 +117,7 @@ def interpret(status: int, retry_after: str | None, body: bytes, wall_now: float
         row.error,
         delay_s=delay_s,
         retryable=row.retryable,
+        trips_breaker=row.trips_breaker,
         warning=row.warning,
         status=status,
         detail=f"HTTP {status}",
@@ -131,31 +135,24 @@ def decide(
     outcome: Outcome,
     delivery: Delivery,
     queue: Capabilities,
-    max_attempts: int | None,
+    limits: PoolLimits,
     delays: Delays = DEFAULT_DELAYS,
 ) -> Verdict:
-    """What to do with a message after an attempt, which `tries` and `failures` already count."""
+    """What to do with a message after an attempt, which its `failures` already count."""
     if outcome.result is Result.SUCCESS:
         return ACK
-    if outcome.result is Result.ERROR_CONFIG:
+    retryable = outcome.retryable or outcome.status in limits.retry_statuses
+    if outcome.result is Result.ERROR_CONFIG and not retryable:
         return Reject(outcome.detail)
-    limit = max_attempts if max_attempts is not None else _default_max_attempts(queue)
-    if limit is not None and outcome.counts and delivery.failures >= limit:
+    most = limits.max_delivery_attempts
+    if most is None and not queue.ordered_redelivery:
+        most = UNORDERED_MAX_ATTEMPTS
+    if most is not None and outcome.counts and delivery.failures >= most:
         return Reject(f"gave up after {delivery.failures} failed attempts; last: {outcome.detail}")
-    if outcome.retryable and delivery.tries <= len(delays.backoff_s):
-        return Retry(delays.backoff_s[delivery.tries - 1])
-    return wait_before_next_attempt(outcome.delay_s or delays.give_back_s, delivery, queue)
-
-
-def wait_for_breaker(wait_s: float, delivery: Delivery, queue: Capabilities) -> Verdict:
-    """What to do with a message whose endpoint's breaker is open: nothing is spent, only time.
-
-    Each time it comes in vain it stays away for longer: a long outage must not use up what its queue allows to receive.
-    """
-    if queue.ordered_redelivery and delivery.held_s + wait_s > MAX_HOLD_S:
-        longer_s = min(wait_s * 2.0 ** min(delivery.receive_count - 1, 10), DEFAULT_DELAY_S)
-        return Nack(max(MIN_DELAY_S, wait_s, longer_s))
-    return Retry(wait_s)
+    if retryable and 0 < delivery.failures <= len(delays.backoff_s):
+        return Retry(delays.backoff_s[delivery.failures - 1])
+    delay_s = outcome.delay_s or (delays.after(delivery.failures) if outcome.counts else delays.give_back_s)
+    return wait_before_next_attempt(delay_s, delivery, queue)
 
 
 def wait_before_next_attempt(delay_s: float, delivery: Delivery, queue: Capabilities) -> Verdict:
@@ -167,38 +164,36 @@ def wait_before_next_attempt(delay_s: float, delivery: Delivery, queue: Capabili
     return Retry(delay_s)
 
 
-def _default_max_attempts(queue: Capabilities) -> int | None:
-    return None if queue.ordered_redelivery else UNORDERED_MAX_ATTEMPTS
-
-
-def _read_delay(raw: msgspec.Raw) -> float | None:
-    try:
-        return msgspec.json.decode(raw, type=float | None, strict=False) if len(bytes(raw)) else None
-    except (msgspec.DecodeError, RecursionError):
-        return None
-
-
-def _interpret_200(body: bytes) -> Outcome:
-    if not body:
-        return _SUCCESS_200
-    try:
-        answer = _answer_decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _SUCCESS_200  # endpoints older than the ack field answer anything
-    if answer.ack:
-        return _SUCCESS_200
-    delay = _read_delay(answer.delay_seconds)
+def _interpret_200(body: bytes, content: Content) -> Outcome:
+    answer = read_answer(body, content)
+    if answer.taken:
+        return replace(_SUCCESS_200, note=f"HTTP 200: {answer.note}") if answer.note else _SUCCESS_200
+    if answer.unclear:
+        return Outcome(
+            Result.ERROR_PROCESS,
+            ErrorKind.HTTP_ERROR,
+            retryable=True,
+            status=200,
+            detail=f"HTTP 200 that is no success: {answer.unclear}",
+            excerpt=_excerpt(body),
+        )
     return Outcome(
         Result.ERROR_PROCESS,
         ErrorKind.NOT_ACKED,
-        delay_s=clamp_delay(delay) if delay else None,
+        delay_s=_asked_delay(answer.delay),
         status=200,
         detail="HTTP 200 with ack=false",
         excerpt=_excerpt(body),
     )
 
 
-_SUCCESS_200: Final = Outcome(Result.SUCCESS, status=200, detail="HTTP 200")
+def _asked_delay(given: object) -> float | None:
+    """The `delaySeconds` of a refusal, if it is a number or spells one."""
+    try:
+        delay_s = float(given) if isinstance(given, int | float | str) and not isinstance(given, bool) else 0.0
+    except (ValueError, OverflowError):
+        return None
+    return clamp_delay(delay_s) if delay_s else None
 
 
 def clamp_delay(seconds: float) -> float:

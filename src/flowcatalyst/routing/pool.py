@@ -1,11 +1,13 @@
 """Pool: slots, permits and attempts round a GroupScheduler.
 
 A pool has no standing workers. A slot is a task that lives as long as there is something to start; while the pool is
-busy it goes from message to message, when nothing may start it ends. Holds, rate waits and open breakers occupy no
-slot: one timer per pool ends the earliest of them.
+busy it goes from message to message, when nothing may start it ends. Holds, rate waits, open breakers and full shares
+occupy no slot: one timer per pool ends the earliest of them.
 """
 
 import asyncio
+from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 from flowcatalyst.message import (
@@ -21,16 +23,21 @@ from flowcatalyst.message import (
 )
 from flowcatalyst.observe.stats import PoolStats
 from flowcatalyst.observe.windows import PoolWindows
-from flowcatalyst.operations.warnings import WarningCode
 from flowcatalyst.routing import policy
-from flowcatalyst.routing.breaker import Breaker
+from flowcatalyst.routing.admission import GRAIN_S, Admission
+from flowcatalyst.routing.alarm import Alarm
+from flowcatalyst.routing.endpoints import Endpoints, Gate
+from flowcatalyst.routing.explain import Wait, explain
 from flowcatalyst.routing.groups import FailureScope, GroupScheduler
+from flowcatalyst.routing.judge import Judge
 from flowcatalyst.routing.limits import PoolLimits
-from flowcatalyst.routing.pool_tools import PoolTools, Wait
+from flowcatalyst.routing.pool_tools import PoolTools
 from flowcatalyst.routing.rate import SlidingWindow
-from flowcatalyst.tasks import uninterrupted
 
 LEASE_PATIENCE_S: Final = 1.0
+RETURN_GRACE_S: Final = (
+    30.0  # how long after its delay a nacked message is waited for, where other queues feed its group
+)
 
 
 class Pool:
@@ -39,7 +46,6 @@ class Pool:
     def __init__(self, code: str, limits: PoolLimits, tools: PoolTools) -> None:
         self.code = code
         self.limits = limits
-        self._capacity = limits.effective_capacity
         self.stats = PoolStats()
         self.windows = PoolWindows(self.stats, tools.clock.monotonic())
         self.draining = False  # for the end of the process: nothing starts any more
@@ -49,18 +55,17 @@ class Pool:
         self._fence = tools.fence
         self._scheduler = GroupScheduler()
         self._rate = SlidingWindow(limits.rate_per_minute)
+        self._endpoints = Endpoints(tools.breakers, tools.endpoint_of, tools.origin_of)
         self._slots: dict[asyncio.Task[None], None] = {}  # in the order they began
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_at = 0.0
+        self._alarm = Alarm(self._now, self._pump)
+        self._judge = Judge(code, self.stats, tools)
         self._pump_is_due = False
         self._rate_waited_until = 0.0
-        self._room_waiters: list[asyncio.Future[None]] = []
+        self.admission = Admission(self._scheduler, self._rate, self._now)
         self._drained = asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<Pool {self.code} slots={len(self._slots)}/{self.limits.concurrency} {self._scheduler!r}>"
-
-    # What others may know
 
     @property
     def in_flight(self) -> int:
@@ -69,6 +74,11 @@ class Pool:
     @property
     def buffered(self) -> int:
         return self._scheduler.buffered
+
+    @property
+    def parked(self) -> int:
+        """Messages beyond the capacity."""
+        return max(0, len(self._scheduler) - self.limits.effective_capacity)
 
     @property
     def group_count(self) -> int:
@@ -80,7 +90,6 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """Messages here, waiting or in flight."""
         return len(self._scheduler)
 
     @property
@@ -89,114 +98,105 @@ class Pool:
         return len(self._slots)
 
     @property
+    def is_full(self) -> bool:
+        """It holds all it may, parked ones included."""
+        return len(self._scheduler) >= self.limits.effective_capacity + self.limits.parked_limit
+
+    @property
     def room(self) -> int:
-        """How many more messages the pool accepts. One in flight keeps its place, since it may have to wait again."""
-        return 0 if self.draining else max(0, self._capacity - len(self._scheduler))
+        """How many more messages the pool asks for."""
+        return 0 if self.draining else self.admission.room(self.limits)
+
+    def asked_room(self) -> int:
+        """The same for somebody who is told later if there is none now."""
+        self.admission.note(room := self.room)
+        if not room and not self.draining:
+            self._arm()  # perhaps only time has to pass until there is some
+        return room
 
     def has(self, delivery: Delivery) -> bool:
-        """Whether the message is still here: waiting or being attempted."""
         return delivery in self._scheduler
 
     def places(self) -> set[tuple[str, str]]:
         """(pool code that its messages name, group) of every ordered group that is here."""
-        mine = (message for message in self._scheduler if message.ordered)
+        mine = (message for message in chain(self._scheduler, self._scheduler.awaited) if message.ordered)
         return {(message.pointer.pool_code or DEFAULT_POOL, message.group or "") for message in mine}
 
     @property
     def is_over(self) -> bool:
-        """Nothing is left here, and nothing that started here counts against the rate limit any more."""
-        return not len(self._scheduler) and self._rate.is_unused(self._now())
+        """Nothing is left here or awaited, and nothing that started here counts against the rate limit."""
+        return not self._scheduler.group_count and self._rate.is_unused(self._now())
 
     def has_group_of(self, delivery: Delivery) -> bool:
         return delivery.ordered and self._scheduler.has_group(delivery.group)
 
     def explain(self, delivery: Delivery) -> Wait:
         """What a message of this pool waits for (G7)."""
-        first, held_until = self._scheduler.place_of(delivery)
-        if first is not delivery:
-            return Wait(f"its turn in group {delivery.group}", behind=first.pointer.id, until=held_until)
-        if held_until is not None:
-            return Wait(delivery.waits_for, until=held_until)
-        if self._scheduler.is_in_flight(delivery):
-            return Wait(f"the answer to attempt {delivery.tries}")
-        now = self._now()
-        permit_at = self._rate.next_permit_at(now)
-        if permit_at > now:
-            return Wait(f"a permit: {self.limits.rate_per_minute} attempts per minute are used up", until=permit_at)
-        return Wait(f"a free slot: {self.in_flight} of {self.limits.concurrency} are busy")
-
-    # Messages in
+        place, busy = self._scheduler.place_of(delivery), self._scheduler.is_in_flight(delivery)
+        return explain(delivery, place, busy, self.in_flight, self.limits, self._endpoints, self._rate, self._now())
 
     def submit(self, delivery: Delivery) -> bool:
-        """Accept a message, or refuse it because the pool is full or draining."""
-        if self.room < 1:
+        """Accept a message, unless the pool is draining. Who receives asks for room before, not here."""
+        if self.draining:
             return False
         delivery.pool = self.code
         delivery.arrived_at = delivery.arrived_at or self._now()
+        self._tools.failures.restore(delivery)
         self._scheduler.submit(delivery)
+        if self._scheduler.gates:
+            self.admission.look_ahead_later()  # that look brought something: the next one can wait
         self._pump_soon()
         return True
-
-    def room_future(self) -> asyncio.Future[None]:
-        """Done as soon as the pool has room, or never will have any; at once if it has some."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if self.room or self.draining:
-            future.set_result(None)
-        else:
-            self._room_waiters = [waiter for waiter in self._room_waiters if not waiter.done()]
-            self._room_waiters.append(future)
-        return future
 
     # Changes while running
 
     def change(self, limits: PoolLimits) -> None:
         """Apply new limits at once. Attempts in flight are never cut short: a smaller pool shrinks as they end."""
         self.limits = limits
-        self._capacity = limits.effective_capacity
         self._rate.change(limits.rate_per_minute)
+        for gate in list(self._scheduler.gates):
+            self._scheduler.open(gate, limits.concurrency)
         self._pump_soon()
         self._tell_room()
 
     def drain(self) -> None:
-        """Accept nothing more, give back what has not started, let attempts in flight end."""
+        """Accept nothing more, nack what has not started, let attempts in flight end."""
         self.draining = True
-        self._disarm()
-        self._give_back_waiting()
-        self._wake_room_waiters()  # there will be none here: look elsewhere
+        self._alarm.stop()
+        self._nack_waiting()
+        self._tell_room()  # there will be none here: look elsewhere
 
     def retire(self) -> None:
         """The pool is no longer configured. What its queue redelivers in order goes back at once and finds another
-        pool; the rest is worked off here, under the limits of the pool, since giving it back would reorder it."""
+        pool; the rest is worked off here, under the limits of the pool, since nacking it would reorder it."""
         self.retiring = True
-        self._give_back_waiting()
-        self._wake_room_waiters()  # those who wait for room here look elsewhere
+        self._nack_waiting()
+        self.admission.tell()
 
     def revive(self, limits: PoolLimits) -> None:
         """The pool is configured again."""
         self.retiring = False
         self.change(limits)
 
-    def _goes_back(self, delivery: Delivery) -> bool:
+    def _leaves(self, delivery: Delivery) -> bool:
         """Whether a message that cannot start now returns to its queue instead of waiting here."""
-        return self.draining or (self.retiring and delivery.source.capabilities.ordered_redelivery)
+        return self.draining or (self.retiring and delivery.returns_in_order)
 
-    def _give_back_waiting(self) -> None:
-        """Give back what has not started, but for the followers of an attempt in flight: they go back after it."""
-        for delivery in self._scheduler.clear_idle(self._goes_back):
-            delivery.source.nack(delivery, 0.0)
-            self.stats.given_back += 1
+    def _nack_waiting(self, after: Delivery | None = None) -> None:
+        """Nack what has not started, of all groups or of that of one message, but for followers of an attempt."""
+        for delivery in self._scheduler.clear_idle(self._leaves, of=after, keep_awaiting=not self.draining):
+            self._nack(delivery, 0.0)
         if not len(self._scheduler):
             self._drained.set()
 
     def withdraw(self, delivery: Delivery) -> bool:
-        """Forget a message that waits here, because it is no longer ours. One in flight ends by itself.
+        """Forget a message that is no longer ours. Those behind it that its queue shows again after it are nacked.
 
-        Those behind it in its group go back to their queue, or they would pass it.
+        True if it was waiting here; one in flight ends by itself.
         """
-        cut_off = self._scheduler.cut(delivery)
+        cut_off = self._scheduler.cut(delivery, _is_shown_again)
         for follower in cut_off[1:]:
-            follower.source.nack(follower, self._tools.delays.follower_s)
-            self.stats.given_back += 1
+            self._nack(follower, self._tools.delays.follower_s)
         if cut_off:
             self._tell_room()
         return bool(cut_off)
@@ -205,7 +205,7 @@ class Pool:
         await self._drained.wait()
 
     def cancel(self) -> None:
-        """Stop attempts in flight. Their messages stay with the tracker, to be given back by the caller."""
+        """Stop attempts in flight. Their messages stay with the tracker, to be nacked by the caller."""
         for slot in list(self._slots):
             slot.cancel()
 
@@ -222,7 +222,7 @@ class Pool:
         now = self._now()
         if self.draining or not self._fence.allows(now):
             return
-        self._scheduler.end_holds(now)
+        self._end_waits(now)
         wanted = min(self.limits.concurrency - len(self._slots), self._scheduler.ready_count)
         permits = self._rate.available(now)
         for _ in range(wanted if permits is None else min(wanted, permits)):
@@ -230,6 +230,7 @@ class Pool:
             self._slots[slot] = None
             slot.add_done_callback(self._slot_ended)
         self._arm()
+        self._tell_room()
 
     async def _run_slot(self) -> None:
         while len(self._slots) <= self.limits.concurrency:
@@ -248,202 +249,202 @@ class Pool:
         now = self._now()
         if not self._fence.allows(now):
             return None  # another router may be at work by now
-        self._scheduler.end_holds(now)
-        while self._scheduler.has_ready and self._rate.next_permit_at(now) <= now:
-            delivery = self._scheduler.take()
+        scheduler = self._scheduler
+        self._end_waits(now)
+        while scheduler.has_ready and self._rate.next_permit_at(now) <= now:
+            delivery = scheduler.take()
             assert delivery is not None
-            if self._lost_its_lease(delivery):
-                self._hold(delivery, LEASE_PATIENCE_S, "its lease ran out: its queue has to confirm that it is ours")
+            if not self._is_ours(delivery, now):
                 continue
-            breaker = self._tools.breakers.get(self._tools.endpoint_of(delivery.pointer.mediation_target))
-            probe_at = breaker.admit(now)
-            if probe_at is None:
-                self._rate.take(now)
-                delivery.tries += 1
-                delivery.attempt_at = now
-                return delivery
-            self._wait_for_breaker(delivery, probe_at - now)
+            gate = self._endpoints.admit(delivery.pointer.mediation_target, self.limits.concurrency, now)
+            if gate is not None:
+                self._wait_at(gate, delivery, now)
+                continue
+            self._rate.take(now)
+            delivery.tries += 1
+            delivery.attempt_at = now
+            if scheduler.gates or (scheduler.has_ready and self.limits.rate_per_minute is not None):
+                self._arm()
+            return delivery
         self._arm()
+        self._tell_room()
         return None
 
-    def _lost_its_lease(self, delivery: Delivery) -> bool:
-        """Its queue may have given it to another router, for instance while this process was paused.
-
-        The lease keeper finds out. A queue that does not keep order cannot help: there it stays ours.
-        """
-        if not delivery.source.capabilities.ordered_redelivery:
+    def _is_ours(self, delivery: Delivery, now: float) -> bool:
+        """Whether a message that was taken may start. One that somebody else may have waits, or is forgotten."""
+        source = delivery.source
+        if not source.holds(delivery):
+            self._scheduler.put_back(delivery)
+            for lost in self._scheduler.cut(delivery, _is_shown_again):
+                self._nack(lost, 0.0)  # says that it is no longer ours; its queue knows
             return False
-        return 0.0 < delivery.lease_until <= self._tools.clock.wall()
+        if source.capabilities.ordered_redelivery and 0.0 < delivery.lease_until <= now:
+            self._hold(delivery, LEASE_PATIENCE_S, "its lease ran out: its queue has to confirm that it is ours")
+            return False
+        return True
+
+    def _wait_at(self, gate: Gate, delivery: Delivery, now: float) -> None:
+        """Nothing is spent, only time: the group waits here until its endpoint may be probed or has a slot for it."""
+        if gate.probe_at is not None and (self._leaves(delivery) or self._has_to_leave(delivery)):
+            # It did not fail, so it may not fall behind its group even where a failure would let the others pass.
+            delay_s = max(gate.probe_at - now, policy.DEFAULT_DELAY_S)
+            self._give_back(delivery, delay_s, FailureScope.GROUP if delivery.ordered else None)
+            return
+        if not self._scheduler.gates:
+            self.admission.look_ahead_later()
+        self._scheduler.wait_at(delivery, gate.name, blocked=gate.probe_at is not None)
+        self._endpoints.try_later(gate, now)
+
+    def _end_waits(self, now: float) -> None:
+        """Make ready what waited for a time that has come."""
+        self._scheduler.end_holds(now)
+        for gate, groups in self._endpoints.due_probes(now):
+            self._scheduler.open(gate, groups)
+            if gate in self._scheduler.gates:
+                self._endpoints.try_later(Gate(gate), now)
 
     async def _process(self, delivery: Delivery) -> None:
         """One attempt and what follows from it."""
-        concluded = False
+        tools, concluded = self._tools, False
         outcome: Outcome | None = None
+        timeout_s = self._endpoints.timeout_s(delivery.pointer.mediation_target)
         try:
             try:
-                outcome = await self._tools.mediator.attempt(delivery.pointer)
+                outcome = await tools.mediator.attempt(delivery.pointer, timeout_s)
             except Exception as error:  # a bug of ours must not cost a slot or a message
-                outcome = self._unexpected(error)
-            verdict = self._judge(delivery, outcome)
+                outcome = policy.interpret_failure(error)
+                self._judge.warn(Severity.WARN, f"attempt failed unexpectedly: {error!r}")
+            self._end_attempt(delivery, outcome)
+            duration_s = self._now() - delivery.attempt_at
+            verdict = self._judge.judge(delivery, outcome, self.limits, duration_s)
             if isinstance(verdict, Reject):
-                verdict = await self._bury(delivery, verdict, outcome)
+                verdict = await self._judge.dead_letter(delivery, verdict, outcome)
             self._conclude(delivery, verdict)
             concluded = True
         finally:
             if not concluded:
                 self._abandon(delivery, attempted=outcome is not None)
 
-    def _unexpected(self, error: Exception) -> Outcome:
-        text = f"attempt failed unexpectedly: {error!r}"
-        self._tools.warnings.add(WarningCode.PROCESSING, Severity.WARN, text, f"pool {self.code}")
-        return policy.interpret_failure(error)
-
-    def _judge(self, delivery: Delivery, outcome: Outcome) -> Verdict:
-        """Count the attempt, report it, and say what it means for the message."""
-        tools = self._tools
-        now = self._now()
-        duration_s = now - delivery.attempt_at
-        delivery.failures += outcome.counts
-        self._breaker_of(delivery).record(outcome.trips_breaker, now, delivery.attempt_at)
-        self.stats.attempt(outcome.result, duration_s)
-        capabilities, max_attempts = delivery.source.capabilities, self.limits.max_delivery_attempts
-        verdict = policy.decide(outcome, delivery, capabilities, max_attempts, tools.delays)
-        if outcome.warning is not None:
-            endpoint = tools.endpoint_of(delivery.pointer.mediation_target)  # without the query: it may hold secrets
-            tools.warnings.add(
-                WarningCode.CONFIGURATION, outcome.warning, f"{outcome.detail} from {endpoint}", "mediator"
-            )
-        try:
-            tools.log.attempt(self.code, delivery, outcome, verdict, duration_s)
-        except Exception as error:  # what cannot be told has happened all the same
-            tools.warnings.add(WarningCode.PROCESSING, Severity.WARN, f"attempt not logged: {error!r}", "pool")
-        return verdict
-
-    async def _bury(self, delivery: Delivery, verdict: Reject, outcome: Outcome) -> Verdict:
-        """Record the dead letter before its message may be acked. If that fails the message stays in its queue."""
-        try:
-            await uninterrupted(self._tools.dead_letters.record(delivery, verdict.reason, outcome))
-        except Exception as error:
-            self._tools.warnings.add(
-                WarningCode.PROCESSING, Severity.CRITICAL, f"dead letter not recorded: {error}", f"pool {self.code}"
-            )
-            return policy.wait_before_next_attempt(
-                self._tools.delays.give_back_s, delivery, delivery.source.capabilities
-            )
-        return verdict
+    def _end_attempt(self, delivery: Delivery, outcome: Outcome | None) -> None:
+        """Tell breaker and shares that the attempt ended, and let go who waited for that. None: it was cut off."""
+        now, target = self._now(), delivery.pointer.mediation_target
+        self._endpoints.end(target, delivery.attempt_at, now, outcome)
+        if self._scheduler.gates:
+            openings = self._endpoints.openings(target, self._scheduler.gates, self.limits.concurrency, now)
+            for gate, groups in list(openings):
+                self._scheduler.open(gate, groups)
+            if self._scheduler.has_ready:  # perhaps for more slots than the one that is free now
+                self._pump_soon()
 
     def _conclude(self, delivery: Delivery, verdict: Verdict) -> None:
         """Apply a verdict: towards the group and towards the queue, in one step that cannot suspend."""
         match verdict:
             case Ack():
                 self.stats.delivered += 1
-                self._scheduler.finish(delivery)
-                delivery.source.ack(delivery)
+                self._ack(delivery)
             case Reject():
                 delivery.rejected = True
                 self.stats.dead_lettered += 1
+                self._ack(delivery)
+            case Retry(after_s) if self.draining:
+                # Its followers are nacked after it and may not pass it meanwhile.
                 self._scheduler.finish(delivery)
-                delivery.source.ack(delivery)
-            case Retry(after_s) if not self._goes_back(delivery):
+                self._nack(delivery, after_s if delivery.returns_in_order else 0.0)
+            case Retry(after_s) if self._leaves(delivery) or self._has_to_leave(delivery):
+                self._give_back(delivery, after_s, FailureScope.GROUP if delivery.ordered else None)
+            case Retry(after_s):
                 self.stats.retried += 1
                 self._hold(delivery, after_s, f"retry after {delivery.failures} failed attempts")
-            case Retry(after_s):
-                self._leave_to_queue(delivery, after_s)
             case Nack(delay_s):
                 self._give_back(delivery, delay_s, self.limits.failure_scope if delivery.blocks_group else None)
-        self._tell_room()
         if self.draining or self.retiring:
-            self._give_back_waiting()
+            self._nack_waiting(delivery)
+        if self.admission.asked_in_vain:
+            self._tell_room()
 
-    def _leave_to_queue(self, delivery: Delivery, after_s: float) -> None:
-        """A retry that is due after the pool is gone. Its followers go back after it and may not pass it meanwhile."""
-        ordered = delivery.source.capabilities.ordered_redelivery
+    def _ack(self, delivery: Delivery) -> None:
+        if self.limits.ack_before_next and delivery.ordered:
+            self._scheduler.await_ack(delivery)
+            delivery.source.ack(delivery, lambda: self._acked(delivery))
+        else:
+            self._scheduler.finish(delivery)
+            delivery.source.ack(delivery)
+
+    def _acked(self, delivery: Delivery) -> None:
         self._scheduler.finish(delivery)
-        delivery.source.nack(delivery, after_s if ordered else 0.0)
-        self.stats.given_back += 1
+        if self.draining or self.retiring:
+            self._nack_waiting(delivery)
+        self._pump_soon()
 
     def _abandon(self, delivery: Delivery, *, attempted: bool) -> None:
-        """The attempt was cancelled: whether the endpoint got it is unknown, so the message stays ours to give back."""
+        """The attempt was cancelled: whether the endpoint got it is unknown, so the message stays ours to nack."""
         if not attempted:
-            self._breaker_of(delivery).withdraw(delivery.attempt_at)
+            self._end_attempt(delivery, None)
         if self.draining:
             self._scheduler.finish(delivery)  # nothing starts any more; the tracker still has it
-            self._give_back_waiting()
+            self._nack_waiting(delivery)
+        elif attempted:
+            self._hold(delivery, self._tools.delays.give_back_s, "an error of ours: its attempt was not judged")
         else:
             self._scheduler.put_back(delivery)
 
-    def _wait_for_breaker(self, delivery: Delivery, wait_s: float) -> None:
-        verdict = policy.wait_for_breaker(wait_s, delivery, delivery.source.capabilities)
-        if isinstance(verdict, Nack) or self._goes_back(delivery):
-            # It did not fail, so it may not fall behind its group even where a failure would let the others pass.
-            delay_s = verdict.delay_s if isinstance(verdict, Nack) else wait_s
-            self._give_back(delivery, delay_s, FailureScope.GROUP if delivery.ordered else None)
-            self._tell_room()
-        else:
-            self._hold(delivery, wait_s, "circuit breaker of its endpoint is open")
+    def _has_to_leave(self, delivery: Delivery) -> bool:
+        """A pool that holds all it may lets go of what its queue can keep in order."""
+        return self.is_full and delivery.returns_in_order
 
     def _hold(self, delivery: Delivery, seconds: float, reason: str) -> None:
-        delivery.held_s += seconds
         delivery.waits_for = reason
         self._scheduler.hold(delivery, self._now() + seconds)
         self._arm()
 
     def _give_back(self, delivery: Delivery, delay_s: float, scope: FailureScope | None) -> None:
-        """Give a message back together with those that may not pass it; with no scope, everybody may."""
+        """Nack a message together with those that may not pass it; with no scope, everybody may.
+
+        The message decides when its group is due: nobody stays away for longer. Followers whose own queue would show
+        them in another order stay, and where several queues feed the router whatever comes of the group waits for the
+        message to return.
+        """
+        self._tools.failures.note(delivery)
         if scope is None:
             self._scheduler.finish(delivery)
         else:
-            for follower in self._scheduler.fail(delivery, scope):
-                follower.source.nack(follower, self._tools.delays.follower_s)
-                self.stats.given_back += 1
-        delivery.source.nack(delivery, delay_s, unlock=scope is None)
+            waits = scope is FailureScope.GROUP and self._tools.several_queues()
+            back_by = self._now() + delay_s + RETURN_GRACE_S if waits else None
+            for follower in self._scheduler.fail(delivery, scope, attrgetter("returns_in_order"), back_by):
+                self._nack(follower, min(delay_s, self._tools.delays.follower_s))
+            if waits:
+                self._arm()
+        self._nack(delivery, delay_s, unlock=scope is None)
+
+    def _nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False) -> None:
+        delivery.source.nack(delivery, delay_s, unlock=unlock)
         self.stats.given_back += 1
 
-    # Timer
-
     def _arm(self) -> None:
-        """Set the timer to the earliest moment at which something may start that may not start now."""
-        wake_at = self._scheduler.next_hold_end()
-        if self._scheduler.has_ready:
-            now = self._now()
+        """Set the alarm to the earliest moment at which something may start that may not start now."""
+        times = [] if (hold_ends := self._scheduler.next_hold_end()) is None else [hold_ends]
+        if (probe_at := self._endpoints.next_probe_at()) is not None:
+            times.append(probe_at)
+        now = self._now()
+        if self.admission.asked_in_vain and self.admission.looks_ahead_at > now + GRAIN_S:
+            times.append(self.admission.looks_ahead_at)
+        if self._scheduler.has_ready or self.admission.asked_in_vain:
             permit_at = self._rate.next_permit_at(now)
             if permit_at > now:
-                self._count_rate_wait(permit_at)
-                wake_at = permit_at if wake_at is None else min(wake_at, permit_at)
-        if self._timer is not None:
-            if wake_at is not None and self._timer_at <= wake_at:
-                return  # it will look again in time
-            self._disarm()
-        if wake_at is not None and not self.draining:
-            self._timer_at = wake_at
-            delay_s = max(0.0, wake_at - self._now())
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._timer_rang)
-
-    def _disarm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _timer_rang(self) -> None:
-        self._timer = None
-        self._pump()
-
-    def _count_rate_wait(self, permit_at: float) -> None:
-        if permit_at > self._rate_waited_until:  # once per wait, not once per look
-            self._rate_waited_until = permit_at
-            self.stats.rate_limit_waits += 1
-
-    # Those who wait for the pool
+                times.append(permit_at)
+                if (
+                    self._scheduler.has_ready and permit_at > self._rate_waited_until
+                ):  # once per wait, not once per look
+                    self._rate_waited_until = permit_at
+                    self.stats.rate_limit_waits += 1
+        if not self.draining:
+            self._alarm.set(min(times, default=None))
 
     def _tell_room(self) -> None:
-        if self._room_waiters and self.room:
-            self._wake_room_waiters()
+        if self.admission.asked_in_vain and (self.draining or self.room):
+            self.admission.tell()
 
-    def _wake_room_waiters(self) -> None:
-        for future in self._room_waiters:
-            if not future.done():
-                future.set_result(None)
-        self._room_waiters.clear()
 
-    def _breaker_of(self, delivery: Delivery) -> Breaker:
-        return self._tools.breakers.get(self._tools.endpoint_of(delivery.pointer.mediation_target))
+def _is_shown_again(delivery: Delivery) -> bool:
+    """Whether a message can go back, or is lost itself, when one before it was lost."""
+    return delivery.returns_in_order or not delivery.source.holds(delivery)

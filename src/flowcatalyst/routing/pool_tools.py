@@ -1,4 +1,4 @@
-"""What a pool works with, and what it can tell of a message that waits."""
+"""What a pool works with."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,13 +10,15 @@ from flowcatalyst.message import Delivery, MessagePointer, Outcome, Verdict
 from flowcatalyst.operations.warnings import WarningSink
 from flowcatalyst.routing import policy
 from flowcatalyst.routing.breaker import Breakers
+from flowcatalyst.routing.failure_memory import FailureMemory
 from flowcatalyst.routing.fence import Fence
 
 
 class Attempts(Protocol):
     """Delivers messages; never raises for what an endpoint does."""
 
-    async def attempt(self, pointer: MessagePointer) -> Outcome: ...
+    async def attempt(self, pointer: MessagePointer, timeout_s: float | None = None) -> Outcome:
+        """One attempt; `timeout_s` where it should end before the deadline that is set for all."""
 
 
 class DeadLetterSink(Protocol):
@@ -35,6 +37,7 @@ class PoolTools:
     mediator: Attempts
     breakers: Breakers
     endpoint_of: Callable[[str], str]  # target URL -> breaker key
+    origin_of: Callable[[str], str]  # target URL -> scheme, host and port
     dead_letters: DeadLetterSink
     warnings: WarningSink
     log: AttemptLog
@@ -42,12 +45,5 @@ class PoolTools:
     spawn: Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
     delays: policy.Delays = policy.DEFAULT_DELAYS
     fence: Fence = field(default_factory=Fence)
-
-
-@dataclass(slots=True, frozen=True)
-class Wait:
-    """Why a message is not moving: for what, behind whom, until when (monotonic; None: not known)."""
-
-    what: str
-    behind: str | None = None
-    until: float | None = None
+    failures: FailureMemory = field(default_factory=FailureMemory)
+    several_queues: Callable[[], bool] = lambda: False  # so one group may be fed by two of them

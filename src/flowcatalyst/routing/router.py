@@ -1,17 +1,20 @@
 """Router: a batch of deliveries -> pools, in the three phases of 002. Nothing here suspends."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from flowcatalyst.message import DEFAULT_GROUP, DEFAULT_POOL, Delivery, Severity, adopt_receipt
+import structlog
+
+from flowcatalyst.message import DEFAULT_POOL, Delivery, Severity, adopt_receipt, named_group
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
+from flowcatalyst.queues.contract import Room
 from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
 from flowcatalyst.routing.pool import Pool
-from flowcatalyst.routing.room_shares import RoomShares
 from flowcatalyst.routing.tracker import Duplicate, InFlightTracker
 
-FIRST_REFUSAL_S: Final = 2.0
-LONGEST_REFUSAL_S: Final = 1800.0
+REFUSAL_S: Final = 10.0  # always the same: that a pool is full is no failure of the message
+
+log = structlog.get_logger("flowcatalyst.router")
 
 
 class Router:
@@ -23,7 +26,7 @@ class Router:
         self.pools: dict[str, Pool] = {}
         self.retiring: dict[str, Pool] = {}  # removed, but not empty yet
         self.tracker = tracker
-        self.shares = RoomShares()
+        self._on_growth: dict[object, Callable[[], None]] = {}
         # Where a group stays although its messages name, or would now go to, another pool: (pool code, group) -> pool.
         self._stays: dict[tuple[str, str], Pool] = {}
         self._warnings = warnings
@@ -32,6 +35,8 @@ class Router:
 
     def add_pool(self, code: str, limits: PoolLimits) -> Pool:
         pool = self.pools[code] = self._make_pool(code, limits)
+        pool.admission.on_room = self._room_grew
+        self._room_grew()
         return pool
 
     def apply(self, wanted: Mapping[str, PoolLimits]) -> None:
@@ -66,52 +71,65 @@ class Router:
 
     @property
     def capacity(self) -> int:
-        """How many messages all pools together take."""
-        return sum(pool.limits.effective_capacity for pool in self.all_pools())
+        """How many messages all pools together may hold, parked ones included."""
+        return sum(pool.limits.effective_capacity + pool.limits.parked_limit for pool in self.all_pools())
 
-    def route(
-        self, batch: Sequence[Delivery], waits_behind_others: Callable[[Delivery], bool] = lambda _: False
-    ) -> list[Delivery]:
+    # What the pools ask for (the `Demand` of a queue)
+
+    def room(self) -> Room:
+        """How many messages each pool asks for now. Whoever gets a 0 here is told when it is no longer true."""
+        pools = {code: pool.asked_room() for code, pool in self.pools.items()}
+        return Room(pools, pools.get(DEFAULT_POOL, DEFAULT_POOL_LIMITS.effective_capacity))
+
+    def has_room(self, codes: Collection[str] | None = None) -> bool:
+        """Whether one of these pools, or any, would ask for messages now. Asking this changes nothing."""
+        if codes is None:
+            return DEFAULT_POOL not in self.pools or any(pool.room for pool in self.pools.values())
+        return any(pool.room for pool in self.all_pools() if pool.code in codes)
+
+    def on_growth(self, look_again: Callable[[], None]) -> Callable[[], None]:
+        """Call `look_again` whenever a pool that had no room has some. Calling what this returns ends that."""
+        key = object()
+        self._on_growth[key] = look_again
+        return lambda: self._on_growth.pop(key, None) and None
+
+    def _room_grew(self) -> None:
+        for look_again in list(self._on_growth.values()):
+            look_again()
+
+    # Messages in
+
+    def route(self, batch: Sequence[Delivery]) -> None:
         """Hand each message to its pool, or settle it.
 
-        Returns those that have to wait, because there is no room or because others wait already, and that may not go
-        back to their queue, because it would show them again behind their followers. They are owned from now on; the
-        caller keeps them in order and calls `route_kept` when there is room.
+        A pool takes what was received even if it has no room: nacking it could reorder its group, and would count as a
+        receive at its broker. Only a pool that holds all it may refuses, where the queue can take messages back in
+        order, and then the rest of the group too.
         """
         self._batches += 1
-        kept: list[Delivery] = []
-        by_pool: dict[Pool, list[Delivery]] = {}
+        refused: set[tuple[Pool, str | None]] = set()
         for delivery in self._without_duplicates(batch):
             delivery.batch = self._batches
             pool = self._pool_for(delivery)
-            if delivery.ordered and waits_behind_others(delivery):
-                kept.append(delivery)
-            else:
-                by_pool.setdefault(pool, []).append(delivery)
-        for pool, messages in by_pool.items():
-            kept += self._hand_over(pool, messages)
-        for delivery in kept:
-            self.tracker.track(delivery)
-        return kept
-
-    def route_kept(self, delivery: Delivery) -> bool:
-        """Hand over a message that `route` returned. False if there is still no room."""
-        return self.pool_of(delivery).submit(delivery)
-
-    def _hand_over(self, pool: Pool, messages: list[Delivery]) -> list[Delivery]:
-        """Phases 2 and 3. Returns those that have to wait."""
-        if pool.room < len(messages):
-            text = f"pool {pool.code} has no room for {len(messages)} messages"
+            place = (pool, delivery.group if delivery.ordered else None)
+            may_go_back = delivery.returns_in_order or not delivery.ordered
+            if delivery.ordered and place in refused:
+                delivery.source.nack(delivery, REFUSAL_S)
+            elif (may_go_back and pool.is_full) or not self.tracker.track(delivery) or not pool.submit(delivery):
+                refused.add(place)
+                delivery.source.nack(delivery, REFUSAL_S)
+        for pool in {pool for pool, _ in refused if pool.is_full}:
+            text = f"pool {pool.code} is full, with {pool.limits.parked_limit} messages parked: others go back"
             self._warnings.add(WarningCode.QUEUE_FULL, Severity.WARN, text, "router")
-            return self._refuse(messages)
-        return self._submit(pool, messages)
 
     def disown(self, delivery: Delivery) -> None:
         """The queue says that the message is no longer ours: do not start it. One in flight ends by itself.
 
-        A queue that does not keep order by itself would show it again behind its followers, so there it stays ours.
+        A queue that neither keeps order by itself nor locks groups would show it again behind its followers, and nobody
+        else has it, so there it stays ours.
         """
-        if delivery.ordered and not delivery.source.capabilities.ordered_redelivery:
+        capabilities = delivery.source.capabilities
+        if delivery.ordered and not capabilities.ordered_redelivery and not capabilities.locks_groups:
             return
         if any(pool.withdraw(delivery) for pool in self.all_pools()):
             self.tracker.remove(delivery)
@@ -127,24 +145,38 @@ class Router:
                 adopt_receipt(owned, delivery)
         return others
 
-    def _without_duplicates(self, batch: Iterable[Delivery]) -> Iterable[Delivery]:
+    def _without_duplicates(self, batch: Iterable[Delivery]) -> list[Delivery]:
         """Phase 1. A redelivery only refreshes the receipt of the message we own; a requeued copy is removed."""
-        first_of: dict[str, Delivery] = {}
+        self._forget_lost(batch)
+        new, doubles = self.tracker.sort_out(batch)
+        for kind, delivery, first in doubles:
+            if kind is Duplicate.REDELIVERED:
+                adopt_receipt(first, delivery)
+                continue
+            log.info(
+                "duplicate_dropped",
+                action="duplicate_dropped",
+                message=delivery.pointer.id,
+                queue=delivery.source.name,
+                broker_id=delivery.broker_id,
+                same_as=first.broker_id,
+            )
+            delivery.source.ack(delivery)
+        return new
+
+    def _forget_lost(self, batch: Iterable[Delivery]) -> None:
+        """A message that waits here although its connection was lost, and is shown again, has its place where it is
+        shown now: what came before it may be shown before it this time."""
         for delivery in batch:
-            found = self.tracker.find_duplicate(delivery) or _find_in_batch(first_of, delivery)
-            if found is None:
-                first_of[delivery.pointer.id] = delivery
-                yield delivery
-            elif found[0] is Duplicate.REQUEUED:
-                delivery.source.ack(delivery)
-            else:
-                adopt_receipt(found[1], delivery)
+            owned = self.tracker.owned(delivery.broker_id)
+            if owned is not None and not owned.source.holds(owned):
+                self.disown(owned)
 
     def pool_of(self, delivery: Delivery) -> Pool:
         """The pool a message goes to: the one it names, else the default pool, made on demand."""
-        _name_group(delivery)
+        delivery.group = named_group(delivery)
         wanted = delivery.pointer.pool_code or DEFAULT_POOL
-        if self._stays and (stays := self._where_its_group_stays(wanted, delivery)) is not None:
+        if self._stays and delivery.ordered and (stays := self._where_its_group_stays(wanted, delivery)) is not None:
             return stays
         pool = self.pools.get(wanted)
         if pool is not None and not pool.draining:
@@ -165,43 +197,3 @@ class Router:
             text = f"no pool {wanted!r}: routed to {pool.code}"
             self._warnings.add(WarningCode.ROUTING, Severity.WARN, text, "router")
         return pool
-
-    def _submit(self, pool: Pool, messages: Iterable[Delivery]) -> list[Delivery]:
-        """Phase 3. After a refused message the rest of its group is refused too, or it would be overtaken."""
-        refused: list[Delivery] = []
-        blocked: set[str | None] = set()
-        for delivery in messages:
-            if delivery.group in blocked or not self.tracker.track(delivery):
-                refused.append(delivery)
-            elif not pool.submit(delivery):
-                self.tracker.remove(delivery)
-                refused.append(delivery)
-                blocked.add(delivery.group)
-        return self._refuse(refused)
-
-    def _refuse(self, messages: list[Delivery]) -> list[Delivery]:
-        kept: list[Delivery] = []
-        for delivery in messages:
-            if delivery.source.capabilities.ordered_redelivery or not delivery.ordered:
-                delivery.source.nack(delivery, _refusal_delay_s(delivery))
-            else:
-                kept.append(delivery)
-        return kept
-
-
-def _name_group(delivery: Delivery) -> None:
-    """The queue's word for the group counts first, then the pointer's; all others share the default group."""
-    group = delivery.group or delivery.pointer.message_group_id
-    delivery.group = group if group and not group.isspace() else DEFAULT_GROUP
-
-
-def _refusal_delay_s(delivery: Delivery) -> float:
-    """Longer each time: a backlog that a full pool cannot take must not stand in front of other pools for ever."""
-    return min(FIRST_REFUSAL_S * 2.0 ** min(delivery.receive_count - 1, 10), LONGEST_REFUSAL_S)
-
-
-def _find_in_batch(first_of: dict[str, Delivery], delivery: Delivery) -> tuple[Duplicate, Delivery] | None:
-    first = first_of.get(delivery.pointer.id)
-    if first is None:
-        return None
-    return (Duplicate.REDELIVERED if first.key == delivery.key else Duplicate.REQUEUED), first

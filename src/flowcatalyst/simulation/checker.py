@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from flowcatalyst.simulation.history import Event
-from flowcatalyst.simulation.rules import bounds, endings, loss, order
+from flowcatalyst.simulation.rules import bounds, endings, loss, order, ownership, progress
 from flowcatalyst.simulation.rules.common import Promises, Violation
 
 Rule = Callable[[Sequence[Event], Promises], Iterator[Violation]]
@@ -17,6 +17,9 @@ RULES: Final[Mapping[str, Rule]] = {
     "one attempt per group": order.one_attempt_per_group,
     "one attempt per message": order.one_attempt_per_message,
     "first attempts in order": order.first_attempts_in_order,
+    "order across queues": ownership.order_across_queues,
+    "only what is ours is started": ownership.only_what_is_ours_is_started,
+    "leases are kept": ownership.leases_are_kept,
     "leaves its queue for a reason": loss.leaves_its_queue_for_a_reason,
     "nothing lost": loss.nothing_lost,
     "another attempt has a cause": loss.another_attempt_has_a_cause,
@@ -26,7 +29,12 @@ RULES: Final[Mapping[str, Rule]] = {
     "messages within capacity": bounds.messages_within_capacity,
     "starts within the rate": bounds.starts_within_the_rate,
     "waits as long as asked": bounds.waits_as_long_as_asked,
+    "waits no longer than asked": progress.waits_no_longer_than_asked,
     "isolation": bounds.isolation,
+    "progress": progress.progress,
+    "endpoints share their pool": progress.endpoints_share_their_pool,
+    "recovered endpoints are tried": progress.recovered_endpoints_are_tried,
+    "received no more than needed": progress.received_no_more_than_needed,
     "nothing leaks": endings.nothing_leaks,
     "metrics tell the truth": endings.metrics_tell_the_truth,
     "drains when faults stop": endings.drains_when_faults_stop,

@@ -19,15 +19,18 @@ class SimulatedHttp:
         self._behaviours = behaviours
         self._timeout_s = timeout_s
 
-    async def post(self, target: Target, headers: Sequence[tuple[str, str]], body: bytes) -> Response:
+    async def post(
+        self, target: Target, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float | None = None
+    ) -> Response:
         behaviour = self._behaviours.get(target.host)
         if behaviour is None:
             raise ConnectError(f"nobody is called {target.host}")
         message_id: str = msgspec.json.decode(body)["messageId"]
         latency_s, answer = behaviour(asyncio.get_running_loop().time(), message_id)
-        await asyncio.sleep(min(latency_s, self._timeout_s))
-        if latency_s > self._timeout_s:
-            raise RequestTimeoutError(f"no response within {self._timeout_s:g} s")
+        limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
+        await asyncio.sleep(min(latency_s, limit_s))
+        if latency_s > limit_s:
+            raise RequestTimeoutError(f"no response within {limit_s:g} s")
         if isinstance(answer, DeliveryError):
             raise answer
         return answer

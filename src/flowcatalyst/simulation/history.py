@@ -13,6 +13,8 @@ class Kind(StrEnum):
 
     PUBLISHED = "published"  # [Facts] the queue has it
     RECEIVED = "received"  # [receipt] the queue showed it to the router
+    LOST = "lost"  # [Lost] it is no longer the router's, and the router can know
+    TAKEN = "taken"  # [] another router delivered it
     ATTEMPT = "attempt"  # [Gauges | None] a request left for the endpoint
     ANSWER = "answer"  # [Outcome] the router knows what the attempt meant
     UNKNOWN = "unknown"  # [] the attempt was cut off: nobody knows what the endpoint did
@@ -29,9 +31,19 @@ class Kind(StrEnum):
     STOPPING = "stopping"  # [] it was asked to end
     STOPPED = "stopped"  # [dict[str, int]] it ended in order; what was left in its hands
     CRASHED = "crashed"  # [] it ended at once
+    CUT = "cut"  # [time] a connection to a queue broke; by then everything it had is back
+    STEPPED = "stepped"  # [seconds] the wall clock was set to another time
+    RECOVERED = "recovered"  # [host] an endpoint answers again
     HEALED = "healed"  # [] queues and endpoints behave from now on
     IDLE = "idle"  # [dict[str, int]] everything is done; what the router still holds in memory
     ENDED = "ended"  # [list[str]] what was still in the queue at the end
+
+
+class Lost(StrEnum):
+    """How a message stops being the router's without being settled."""
+
+    CONNECTION = "its connection broke"
+    LEASE = "its lease ran out"
 
 
 @dataclass(slots=True, frozen=True)
@@ -46,10 +58,15 @@ class Facts:
     readable: bool = True
     copy_of: str | None = None  # the same application message once more, under another broker id
     prompt_s: float | None = None  # nothing stands in its way: its first attempt is due within this time
+    queue: str = ""  # empty: there is only one
 
     @property
     def ordered(self) -> bool:
         return self.readable and self.group is not None and self.mode is not DispatchMode.IMMEDIATE
+
+    @property
+    def host(self) -> str:
+        return self.target.partition("://")[2].partition("/")[0]
 
 
 @dataclass(slots=True, frozen=True)

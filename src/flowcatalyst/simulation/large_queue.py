@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 
 from flowcatalyst.clock import Clock
 from flowcatalyst.message import Delivery, Settled
-from flowcatalyst.queues.contract import Outgoing, Published
+from flowcatalyst.queues.contract import Demand, Outgoing, Published
 from flowcatalyst.queues.memory import MemoryQueue, Receipt, _Stored
 from flowcatalyst.simulation.history import History, Kind
 from flowcatalyst.simulation.queue import Dice, QueueFaults, SimulatedQueue
@@ -55,7 +55,7 @@ class LargeQueue(SimulatedQueue):
         for number in list(self._hidden_until):
             self._show(self._stored[number])
 
-    async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
+    async def receive(self, limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
         batch = await MemoryQueue.receive(self, limit, wait_s)  # without the search for faults in between
         for delivery in batch:
             self._history.add(Kind.RECEIVED, self.name_of(delivery), value=delivery.receipt)

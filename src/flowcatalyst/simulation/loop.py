@@ -155,7 +155,7 @@ class SeededLoop(asyncio.BaseEventLoop):
 
 
 class VirtualClock:
-    """A `Clock` on the time of the running loop."""
+    """A `Clock` on the time of the running loop. Its wall can be stepped, as an operator or NTP steps a real one."""
 
     def __init__(self, epoch: float = 1_800_000_000.0) -> None:
         self._epoch = epoch
@@ -165,6 +165,9 @@ class VirtualClock:
 
     def wall(self) -> float:
         return self._epoch + self.monotonic()
+
+    def step_wall(self, seconds: float) -> None:
+        self._epoch += seconds
 
 
 def run_seeded(seed: int, main: Callable[[SeededLoop], Coroutine[Any, Any, T]]) -> T:

@@ -3,14 +3,16 @@
 import asyncio
 import random
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
+from typing import Any
 
 from flowcatalyst.clock import Clock
 from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Delivery, Settled
-from flowcatalyst.queues.contract import Outgoing, Published
+from flowcatalyst.queues.contract import Demand, Outgoing, Published
 from flowcatalyst.queues.memory import MemoryQueue, Receipt
-from flowcatalyst.simulation.history import Facts, History, Kind
+from flowcatalyst.simulation.history import Facts, History, Kind, Lost
 
 CALL_TIMEOUT_S = 25.0
 
@@ -68,8 +70,9 @@ class SimulatedQueue(MemoryQueue):
         ordered: bool = True,
         visibility_s: float = 60.0,
         max_batch: int = 10,
+        **personality: Any,
     ) -> None:
-        super().__init__(name, clock, ordered=ordered, visibility_s=visibility_s, max_batch=max_batch)
+        super().__init__(name, clock, ordered=ordered, visibility_s=visibility_s, max_batch=max_batch, **personality)
         self.faults = faults
         self._history = history
         self._dice = dice
@@ -91,7 +94,7 @@ class SimulatedQueue(MemoryQueue):
         self._changed.set()
         return published
 
-    async def receive(self, limit: int, wait_s: float) -> list[Delivery]:
+    async def receive(self, limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
         faults, dice = self.faults, self._dice
         if dice.hit("receive_raises", faults.receive_raises):
             await self._travel()
@@ -101,7 +104,7 @@ class SimulatedQueue(MemoryQueue):
             raise QueueUnavailableError("the broker did not answer in time")
         if faults.shows_again:
             self._show_again()
-        batch = await super().receive(limit, wait_s)
+        batch = await super().receive(limit, wait_s, demand)
         if batch and dice.hit("receive_is_lost", faults.receive_is_lost):
             raise QueueUnavailableError("the connection broke while a batch was on its way")
         if batch and dice.hit("shows_twice", faults.shows_twice):
@@ -114,7 +117,7 @@ class SimulatedQueue(MemoryQueue):
     def _show_again(self) -> None:
         hidden = [stored for stored in self._stored.values() if stored.visible_at > self._clock.monotonic()]
         if hidden and self._dice.hit("shows_again", self.faults.shows_again):
-            self._dice.rng.choice(hidden).visible_at = 0.0
+            self._reveal(self._dice.rng.choice(hidden))
 
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
         receipts: list[Receipt] = [delivery.receipt for delivery in deliveries]
@@ -144,16 +147,25 @@ class SimulatedQueue(MemoryQueue):
         return results
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
-        receipts: list[Receipt] = [delivery.receipt for delivery in deliveries]
+        asked = [copy(delivery) for delivery in deliveries]  # as they are now: a redelivery may change them meanwhile
         await self._travel_there()
-        results = [self._refuse(receipt) or self._settle(receipt, seconds) for receipt in receipts]
-        self._dice.note("lease lost", results.count(Settled.GONE))
-        lease_until = self._clock.wall() + seconds
+        results = [self._refuse(one.receipt) for one in asked]
+        sound = [one for one, refusal in zip(asked, results, strict=True) if refusal is None]
+        extended = iter(await super().extend(sound, seconds))
+        answers = [refusal or next(extended) for refusal in results]
+        self._dice.note("lease lost", answers.count(Settled.GONE))
         await self._travel_back()
-        for delivery, receipt, result in zip(deliveries, receipts, results, strict=True):
-            if result is Settled.OK and delivery.receipt == receipt:
-                delivery.lease_until = lease_until
-        return results
+        for delivery, one, answer in zip(deliveries, asked, answers, strict=True):
+            if delivery.receipt != one.receipt:
+                continue  # it was shown again meanwhile, and the answer is about what was before
+            if answer is Settled.GONE:
+                self._history.add(Kind.LOST, self.name_of(one), value=Lost.LEASE)
+            elif answer is Settled.OK:
+                delivery.lease_until = one.lease_until
+        return answers
+
+    def router_left(self) -> None:
+        """The router stopped or crashed. Leases run out by themselves."""
 
     def _remove(self, receipt: Receipt, name: str) -> Settled:
         was_there = receipt[0] in self._stored

@@ -13,9 +13,9 @@ from typing import Final
 
 import structlog
 
-from flowcatalyst.config import PoolSettings
 from flowcatalyst.delivery.contract import Response
 from flowcatalyst.errors import ConnectError, DeliveryError
+from flowcatalyst.pool_settings import PoolSettings
 from flowcatalyst.routing.breaker import Breakers
 from flowcatalyst.routing.pool import Pool
 from flowcatalyst.simulation.endpoint import Behaviour, SimulatedHttp, respond

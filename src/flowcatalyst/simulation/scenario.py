@@ -11,9 +11,10 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from flowcatalyst.config import HttpSettings, PoolSettings, RetrySettings
+from flowcatalyst.config import HttpSettings
 from flowcatalyst.errors import ConfigurationError
 from flowcatalyst.message import DispatchMode
+from flowcatalyst.pool_settings import PoolSettings, RetrySettings
 from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.routing.limits import PoolLimits
 

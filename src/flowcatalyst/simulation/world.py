@@ -39,6 +39,11 @@ class SimulatedDeadLetters:
         await asyncio.sleep(0.005)
 
 
+def name_in_history(pointer: MessagePointer) -> str:
+    """Its id; where several messages share one, their tokens tell them apart, since no rule of ours looks at those."""
+    return pointer.auth_token or pointer.id
+
+
 class _Witness:
     """Stands between a pool and the mediator and tells the history when attempts begin and how they end."""
 
@@ -47,15 +52,16 @@ class _Witness:
         self._history = history
         self.pool: Pool  # set right after the pool was made
 
-    async def attempt(self, pointer: MessagePointer) -> Outcome:
-        pool = self.pool
-        self._history.add(Kind.ATTEMPT, pointer.id, pool.code, Gauges(pool.in_flight, pool.buffered))
+    async def attempt(self, pointer: MessagePointer, timeout_s: float | None = None) -> Outcome:
+        pool, name = self.pool, name_in_history(pointer)
+        gauges = Gauges(pool.in_flight, pool.buffered)
+        self._history.add(Kind.ATTEMPT, name, pool.code, gauges)
         try:
-            outcome = await self._mediator.attempt(pointer)
+            outcome = await self._mediator.attempt(pointer, timeout_s)
         except BaseException:
-            self._history.add(Kind.UNKNOWN, pointer.id, pool.code)
+            self._history.add(Kind.UNKNOWN, name, pool.code)
             raise
-        self._history.add(Kind.ANSWER, pointer.id, pool.code, outcome)
+        self._history.add(Kind.ANSWER, name, pool.code, outcome)
         return outcome
 
 
@@ -92,7 +98,7 @@ class VerdictLog:
         self._history = history
 
     def attempt(self, pool: str, delivery: Delivery, outcome: Outcome, verdict: Verdict, duration_s: float) -> None:
-        self._history.add(Kind.VERDICT, delivery.pointer.id, pool, verdict)
+        self._history.add(Kind.VERDICT, name_in_history(delivery.pointer), pool, verdict)
 
 
 class World:
@@ -181,6 +187,12 @@ class World:
 
         self.loop.before_step = count
 
+    def step_clock(self, seconds: float) -> None:
+        """Set the wall clock to another time; what lasts goes on as before."""
+        self.dice.note("clock stepped ahead" if seconds > 0 else "clock stepped back")
+        self.clock.step_wall(seconds)
+        self.history.add(Kind.STEPPED, value=seconds)
+
     # What the router holds
 
     @property
@@ -217,6 +229,8 @@ class World:
         for code, counts in counted.items():
             self.history.add(Kind.STATS, pool=code, value=counts)
         self._note_rare_things(self.engine)
+        for queue in self.queues.values():
+            queue.router_left()
         self._past.append(self.engine)  # a collector that ends its coroutines would run their clean-up
         self.engine = None
 

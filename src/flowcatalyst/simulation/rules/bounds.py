@@ -32,26 +32,32 @@ def in_flight_within_concurrency(events: Sequence[Event], promises: Promises) ->
 
 
 def messages_within_capacity(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
-    """A pool holds no more messages than its capacity; one whose capacity shrank holds no more than before."""
-    capacity: dict[str, int] = {}
-    allowed: dict[str, int] = {}  # while a pool that shrank still holds more than its capacity
+    """A pool holds no more messages than its capacity and what may be parked; one that shrank no more than before.
+
+    A queue that cannot be asked per pool may bring one batch more.
+    """
+    most: dict[str, int] = {}
+    allowed: dict[str, int] = {}  # while a pool that shrank still holds more than it may
+    default = DEFAULT_POOL_LIMITS.effective_capacity + DEFAULT_POOL_LIMITS.parked_limit
     for event in events:
         if event.kind is Kind.LIMITS and event.value is not None:
-            now = event.value.effective_capacity
-            before = capacity.get(event.pool, now)
-            capacity[event.pool] = now
+            now = event.value.effective_capacity + event.value.parked_limit
+            before = most.get(event.pool, now)
+            most[event.pool] = now
             if now < before:
                 allowed[event.pool] = max(before, allowed.get(event.pool, 0))
         elif event.kind is Kind.ATTEMPT and event.value is not None:
             total = event.value.in_flight + event.value.buffered
-            limit = capacity.get(event.pool, DEFAULT_POOL_LIMITS.effective_capacity)
-            if total > max(limit, allowed.get(event.pool, 0)):
-                text = f"{total} messages in pool {event.pool}, which has room for {limit}"
+            limit = most.get(event.pool, default)
+            if total > max(limit, allowed.get(event.pool, 0)) + promises.batches:
+                text = f"{total} messages in pool {event.pool}, which may hold {limit}, parked ones included"
                 yield Violation(event.at, event.message, text)
             if event.pool in allowed:
                 allowed[event.pool] = total
+                if total <= limit:
+                    del allowed[event.pool]
         elif event.kind in LIFE_ENDS:
-            capacity.clear()
+            most.clear()
             allowed.clear()
 
 

@@ -1,8 +1,9 @@
 """Words that all rules share."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from flowcatalyst.queues.contract import Capabilities
 from flowcatalyst.simulation.history import Event, Facts, Kind
 
 LIFE_ENDS = (Kind.CRASHED, Kind.STOPPED)
@@ -10,9 +11,17 @@ LIFE_ENDS = (Kind.CRASHED, Kind.STOPPED)
 
 @dataclass(slots=True, frozen=True)
 class Promises:
-    """What may be expected, given the queue the messages came from."""
+    """What may be expected, given the queues the messages came from and what was done to them."""
 
-    ordered_redelivery: bool = True  # the queue keeps the order of a group by itself
+    ordered_redelivery: bool = True  # of a queue without a name: it keeps the order of a group by itself
+    queues: Mapping[str, Capabilities] = field(default_factory=dict)
+    faulty: bool = True  # until the history says HEALED queues may fail in ways that only time mends
+    batches: int = 0  # messages that may come along at once, whatever the pools have room for
+    parks_all: bool = True  # the limit is far away: no message waits because others are parked
+
+    def keeps_order(self, facts: Facts) -> bool:
+        queue = self.queues.get(facts.queue)
+        return self.ordered_redelivery if queue is None else queue.ordered_redelivery
 
 
 @dataclass(slots=True, frozen=True)
@@ -42,6 +51,9 @@ class Messages:
         facts = self.facts.get(name)
         return facts.copy_of or name if facts is not None else name
 
+    def host(self, name: str) -> str:
+        return self.facts[name].host
+
     def ordered_group(self, name: str) -> str | None:
         facts = self.facts.get(name)
         return facts.group if facts is not None and facts.ordered else None
@@ -49,3 +61,14 @@ class Messages:
     def copied(self) -> set[str]:
         """Application messages that were published more than once."""
         return {facts.copy_of for facts in self.facts.values() if facts.copy_of is not None}
+
+
+def without_stale_nacks(events: Iterable[Event]) -> Iterator[Event]:
+    """All events but nacks of a receipt that a newer delivery of the message replaced: that one is still held."""
+    newest: dict[str, object] = {}
+    for event in events:
+        if event.kind is Kind.RECEIVED:
+            newest[event.message] = event.value
+        elif event.kind is Kind.NACK and newest.get(event.message, event.value[1]) != event.value[1]:
+            continue
+        yield event

@@ -17,7 +17,7 @@ def leaves_its_queue_for_a_reason(events: Sequence[Event], promises: Promises) -
         original = messages.original(event.message)
         if event.kind is Kind.PUBLISHED:
             in_queue[original].add(event.message)
-        elif event.kind is Kind.BURIED or (event.kind is Kind.ANSWER and event.value.result is Result.SUCCESS):
+        elif _finishes(event):
             finished.add(original)
         elif event.kind is Kind.REMOVED:
             in_queue[original].discard(event.message)
@@ -30,13 +30,19 @@ def nothing_lost(events: Sequence[Event], promises: Promises) -> Iterator[Violat
     messages = Messages.of(events)
     finished: set[str] = set()
     for event in events:
-        if event.kind is Kind.BURIED or (event.kind is Kind.ANSWER and event.value.result is Result.SUCCESS):
+        if _finishes(event):
             finished.add(messages.original(event.message))
         elif event.kind is Kind.ENDED:
             accounted = finished | {messages.original(name) for name in event.value}
             for name in messages.facts:
                 if messages.original(name) not in accounted:
                     yield Violation(event.at, name, "neither delivered nor buried nor in its queue")
+
+
+def _finishes(event: Event) -> bool:
+    if event.kind is Kind.ANSWER:
+        return bool(event.value.result is Result.SUCCESS)
+    return event.kind in (Kind.BURIED, Kind.TAKEN)
 
 
 def another_attempt_has_a_cause(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from flowcatalyst.message import DEFAULT_POOL, DispatchMode, Nack, Reject, Result
 from flowcatalyst.routing.groups import FailureScope
-from flowcatalyst.simulation.history import Event, Facts, Kind
-from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation
+from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
+from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation, without_stale_nacks
 
 
 def one_attempt_per_group(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
@@ -77,6 +77,8 @@ class _Holdings:
         elif event.kind is Kind.NACK:
             if (since := self.since.pop(event.message, None)) is not None:
                 self.given_back[event.message] = (since, number, event.value[0])
+        elif event.kind is Kind.LOST and event.value is Lost.CONNECTION:
+            self.since.pop(event.message, None)
         elif event.kind in LIFE_ENDS:
             self.since.clear()
 
@@ -94,42 +96,46 @@ class _Holdings:
 
 
 def first_attempts_in_order(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
-    """In an ordered group the first attempt of a message starts when every earlier one of its tier is settled.
+    """In an ordered group the first attempt of a message starts when every earlier one is settled.
 
-    Settled is what was delivered or buried; where a failure lets the others pass, also what failed for good. On a
-    queue that does not keep order by itself, what the queue showed late or not at all is not the router's doing. A
-    message that was published twice has no one place in the order.
+    Earlier are those of its queue and tier. Settled is what was delivered or buried; where a failure lets the others
+    pass, also what failed for good. On a queue that does not keep order by itself, what the queue showed late or not at
+    all is not the router's doing. A message that was published twice has no one place in the order.
     """
     messages = Messages.of(events)
     copied = messages.copied()
-    loose = _pools_with_batch_scope(events) if promises.ordered_redelivery else set()
-    lines: dict[tuple[str | None, bool], _Line] = defaultdict(_Line)
+    loose = pools_with_batch_scope(events)
+    lines: dict[tuple[str, str | None, bool], _Line] = defaultdict(_Line)
     attempted: set[str] = set()
     holdings = _Holdings()
-    for number, event in enumerate(events):
+    for number, event in enumerate(without_stale_nacks(events)):
         name, kind = event.message, event.kind
         holdings.note(number, event)
         facts = messages.facts.get(name)
-        if facts is None or not facts.ordered or facts.copy_of is not None or name in copied:
+        if facts is None or not facts.ordered:
             continue
-        line = lines[facts.group, facts.high_priority]
+        if loose & {facts.pool, DEFAULT_POOL} and _fails(event) and promises.keeps_order(facts):
+            for tier in (True, False):
+                lines[facts.queue, facts.group, tier].unsettled.clear()
+        if facts.copy_of is not None or name in copied:
+            continue
+        line = lines[facts.queue, facts.group, facts.high_priority]
         if kind is Kind.PUBLISHED:
             line.add(name)
         elif kind is Kind.ATTEMPT and name not in attempted:
             attempted.add(name)
             for earlier in line.before(name):
-                how = "is not settled" if promises.ordered_redelivery else holdings.let_pass(earlier, name)
+                how = "is not settled" if promises.keeps_order(facts) else holdings.let_pass(earlier, name)
                 if how is not None:
                     yield Violation(event.at, name, f"first attempt although {earlier} of group {facts.group} {how}")
-        elif _settles(event, facts):
+        elif settles(event, facts):
             line.unsettled.pop(name, None)
-        elif loose & {facts.pool, DEFAULT_POOL} and _fails(event):
-            line.unsettled.clear()
 
 
-def _settles(event: Event, facts: Facts) -> bool:
+def settles(event: Event, facts: Facts) -> bool:
+    """Whether the ones behind it in its group may go on."""
     match event.kind:
-        case Kind.BURIED:
+        case Kind.BURIED | Kind.TAKEN:
             return True
         case Kind.ANSWER:
             return bool(event.value.result is Result.SUCCESS)
@@ -144,7 +150,7 @@ def _fails(event: Event) -> bool:
     return event.kind is Kind.VERDICT and isinstance(event.value, Nack | Reject)
 
 
-def _pools_with_batch_scope(events: Sequence[Event]) -> set[str]:
+def pools_with_batch_scope(events: Sequence[Event]) -> set[str]:
     """There a failure gives back the same batch only, and all others may pass what was given back."""
     limits = [event for event in events if event.kind is Kind.LIMITS and event.value is not None]
     return {event.pool for event in limits if event.value.failure_scope is FailureScope.BATCH}

@@ -1,0 +1,54 @@
+"""Admission: how many messages a pool asks for, so that nothing is received that it cannot take."""
+
+from collections.abc import Callable
+from typing import Final
+
+from flowcatalyst.routing.groups import GroupScheduler
+from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.rate import SlidingWindow
+
+LOOK_AHEAD_S: Final = 0.25
+GRAIN_S: Final = 0.001  # a timer may ring this much early
+
+
+class Admission:
+    """What cannot start takes no place from what could.
+
+    Messages on hold or at an open breaker do not count against the capacity. A slot that nothing in memory can use asks
+    for more in any case, though not all the time while there is something in memory that only its share of the slots
+    keeps from starting. Apart from that a pool does not ask for a few at a time, because each time costs a round trip.
+    """
+
+    def __init__(self, scheduler: GroupScheduler, rate: SlidingWindow, now: Callable[[], float]) -> None:
+        self.on_room: Callable[[], None] = lambda: None  # called when there is room after somebody asked in vain
+        self.asked_in_vain = False
+        self.looks_ahead_at = 0.0  # not before, for what could start in place of those that wait for their share
+        self._scheduler = scheduler
+        self._rate = rate
+        self._now = now
+
+    def room(self, limits: PoolLimits) -> int:
+        """How many more messages the pool asks for."""
+        scheduler, capacity = self._scheduler, limits.effective_capacity
+        some = max(1, capacity // 4)
+        wanted = capacity - len(scheduler) + scheduler.stalled
+        if wanted < some:
+            now = self._now()
+            idle = scheduler.in_flight + scheduler.ready_count < limits.concurrency
+            if not idle or now + GRAIN_S < self.looks_ahead_at or self._rate.next_permit_at(now) > now:
+                return 0
+            wanted = some
+        allowed = capacity + limits.parked_limit - len(scheduler)
+        return wanted if allowed >= wanted else allowed if allowed >= some else 0
+
+    def note(self, room: int) -> None:
+        """Somebody asked and was told this."""
+        self.asked_in_vain |= not room
+
+    def look_ahead_later(self) -> None:
+        self.looks_ahead_at = self._now() + LOOK_AHEAD_S
+
+    def tell(self) -> None:
+        """There is room, or never will be any: whoever asked in vain looks again."""
+        self.asked_in_vain = False
+        self.on_room()

@@ -1,0 +1,45 @@
+"""What a message in a pool waits for, in words (G7). Pure: time comes in as an argument."""
+
+from dataclasses import dataclass
+
+from flowcatalyst.message import Delivery
+from flowcatalyst.routing.endpoints import Endpoints
+from flowcatalyst.routing.groups import Place
+from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.rate import SlidingWindow
+
+
+@dataclass(slots=True, frozen=True)
+class Wait:
+    """Why a message is not moving: for what, behind whom, until when (monotonic; None: not known)."""
+
+    what: str
+    behind: str | None = None
+    until: float | None = None
+
+
+def explain(
+    delivery: Delivery,
+    place: Place,
+    busy: bool,
+    in_flight: int,
+    limits: PoolLimits,
+    endpoints: Endpoints,
+    rate: SlidingWindow,
+    now: float,
+) -> Wait:
+    """What a message waits for that stands at `place`, or whose attempt, or ack, is under way if it is busy."""
+    first, held_until, gate = place
+    if first is not delivery:
+        return Wait(f"its turn in group {delivery.group}", behind=first.pointer.id, until=held_until)
+    if busy:
+        return Wait(f"the answer to attempt {delivery.tries}")
+    if held_until is not None:
+        return Wait(delivery.waits_for, until=held_until)
+    if gate is not None:
+        what, until = endpoints.explain(gate, limits.concurrency)
+        return Wait(what, until=until)
+    permit_at = rate.next_permit_at(now)
+    if permit_at > now:
+        return Wait(f"a permit: {limits.rate_per_minute} attempts per minute are used up", until=permit_at)
+    return Wait(f"a free slot: {in_flight} of {limits.concurrency} are busy")

@@ -1,0 +1,72 @@
+"""Judge: what an attempt means for its message, told to everybody who has to know."""
+
+from collections import OrderedDict
+from typing import Final
+
+import structlog
+
+from flowcatalyst.message import Delivery, Outcome, Reject, Severity, Verdict
+from flowcatalyst.observe.stats import PoolStats
+from flowcatalyst.operations.warnings import WarningCode
+from flowcatalyst.routing import policy
+from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.pool_tools import PoolTools
+from flowcatalyst.tasks import uninterrupted
+
+MOST_NOTED: Final = 1000
+
+log = structlog.get_logger("flowcatalyst.judge")
+
+
+class Judge:
+    """The judge of one pool. Whatever breaks here, the attempt was made and its message gets a verdict."""
+
+    def __init__(self, code: str, stats: PoolStats, tools: PoolTools) -> None:
+        self._code = code
+        self._stats = stats
+        self._tools = tools
+        self._noted: OrderedDict[str, None] = OrderedDict()  # endpoints whose answers were warned about
+
+    def judge(self, delivery: Delivery, outcome: Outcome, limits: PoolLimits, duration_s: float) -> Verdict:
+        """Count the attempt, report it, and say what follows from it."""
+        tools, capabilities = self._tools, delivery.source.capabilities
+        delivery.failures += outcome.counts
+        try:
+            self._stats.attempt(outcome.result, duration_s)
+            verdict = policy.decide(outcome, delivery, capabilities, limits, tools.delays)
+            if outcome.warning is not None or outcome.note:
+                self._warn_about(tools.endpoint_of(delivery.pointer.mediation_target), outcome)
+        except Exception as error:  # a bug of ours: the next attempt has to wait all the same
+            log.error("verdict_failed", action="verdict_failed", pool=self._code, exc_info=error)
+            self.warn(Severity.CRITICAL, f"no verdict on an attempt, which is repeated later: {error!r}")
+            return policy.wait_before_next_attempt(tools.delays.give_back_s, delivery, capabilities)
+        try:
+            tools.log.attempt(self._code, delivery, outcome, verdict, duration_s)
+        except Exception as error:  # what cannot be told has happened all the same
+            self.warn(Severity.WARN, f"attempt not logged: {error!r}")
+        return verdict
+
+    async def dead_letter(self, delivery: Delivery, verdict: Reject, outcome: Outcome) -> Verdict:
+        """Record the dead letter before its message may be acked. If that fails the message stays in its queue."""
+        try:
+            await uninterrupted(self._tools.dead_letters.record(delivery, verdict.reason, outcome))
+        except Exception as error:
+            self.warn(Severity.CRITICAL, f"dead letter not recorded: {error}")
+            delay_s = self._tools.delays.give_back_s
+            return policy.wait_before_next_attempt(delay_s, delivery, delivery.source.capabilities)
+        return verdict
+
+    def warn(self, severity: Severity, text: str) -> None:
+        self._tools.warnings.add(WarningCode.PROCESSING, severity, text, f"pool {self._code}")
+
+    def _warn_about(self, endpoint: str, outcome: Outcome) -> None:
+        """Name the endpoint without its query, which may hold secrets. What is only odd is told once per endpoint."""
+        if outcome.warning is not None:
+            text = f"{outcome.detail} from {endpoint}"
+            self._tools.warnings.add(WarningCode.CONFIGURATION, outcome.warning, text, "mediator")
+        elif endpoint not in self._noted:
+            self._noted[endpoint] = None
+            if len(self._noted) > MOST_NOTED:
+                self._noted.popitem(last=False)
+            text = f"{outcome.note} from {endpoint}"
+            self._tools.warnings.add(WarningCode.CONFIGURATION, Severity.WARN, text, "mediator")

@@ -1,0 +1,131 @@
+"""G3, G4 across routers and queues: what is started is ours, and what is ours is kept."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from flowcatalyst.message import DEFAULT_POOL
+from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
+from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation, without_stale_nacks
+from flowcatalyst.simulation.rules.order import pools_with_batch_scope, settles
+from flowcatalyst.simulation.rules.stretches import RECOVERY_S
+
+
+def only_what_is_ours_is_started(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
+    """A message whose connection is gone is not started: another router may have it. Shown again it is ours again."""
+    copied = Messages.of(events).copied()
+    lost: set[str] = set()
+    for event in events:
+        if event.kind is Kind.LOST and event.value is Lost.CONNECTION:
+            lost.add(event.message)
+        elif event.kind is Kind.RECEIVED:
+            lost.discard(event.message)
+        elif event.kind is Kind.ATTEMPT and event.message in lost and event.message not in copied:
+            yield Violation(event.at, event.message, "started although the connection it came over is gone")
+        elif event.kind in LIFE_ENDS:
+            lost.clear()
+
+
+def leases_are_kept(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
+    """Where nothing fails, no queue shows a message again that the router still has."""
+    copied = Messages.of(events).copied()
+    held: set[str] = set()
+    judged_from = inf if promises.faulty else 0.0
+    for event in without_stale_nacks(events):
+        if event.kind is Kind.RECEIVED:
+            if event.message in held and event.at >= judged_from and event.message not in copied:
+                yield Violation(event.at, event.message, "shown again although the router still had it")
+            held.add(event.message)
+        elif event.kind in (Kind.NACK, Kind.REMOVED, Kind.LOST):
+            held.discard(event.message)
+        elif event.kind is Kind.HEALED:
+            judged_from = event.at + RECOVERY_S if promises.faulty else judged_from
+        elif event.kind is Kind.STARTED or event.kind in LIFE_ENDS:
+            held.clear()
+
+
+@dataclass(slots=True)
+class _Owed:
+    """A message the router received and has not settled."""
+
+    facts: Facts
+    first_at: float  # received
+    latest_at: float  # later if it was lost, shown twice, or came back too late: its place may be either
+    due_back_at: float = inf  # it was given back, and its queue will show it again by then
+    pool: str = ""  # of its latest attempt
+
+
+def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
+    """A group that two queues feed is one group: what was received later does not pass what was received earlier.
+
+    A message that failed and was given back is still owed until its time is over and its queue had one long poll to
+    show it again; one that was never tried and went back has no place among other queues until it comes. What came at
+    the same moment has no order. What a lost connection or lease took away is not owed; if it comes again it may have
+    its old place or a new one.
+    """
+    messages = Messages.of(events)
+    copied = messages.copied()
+    loose = pools_with_batch_scope(events)
+    owed: dict[tuple[str, str | None, bool], dict[str, _Owed]] = defaultdict(dict)
+    attempted: set[str] = set()
+    done: set[str] = set()
+    first_at: dict[str, float] = {}
+    tried: set[str] = set()  # by the router that is at work
+    for event in without_stale_nacks(events):
+        if event.kind in LIFE_ENDS:
+            owed.clear()
+            first_at.clear()
+            tried.clear()
+            continue
+        if event.kind is Kind.LIMITS and event.value is None:  # with the pool goes what it waited for
+            for group in owed.values():
+                for name in [name for name, one in group.items() if one.due_back_at < inf]:
+                    del group[name]
+        name, facts = event.message, messages.facts.get(event.message)
+        if facts is None or not facts.ordered or facts.copy_of is not None or name in copied:
+            continue
+        if loose & {facts.pool, DEFAULT_POOL}:
+            continue
+        group = owed[facts.pool, facts.group, facts.high_priority]
+        if event.kind is Kind.RECEIVED and name not in done:
+            first_at.setdefault(name, event.at)
+            if name in group and group[name].due_back_at < inf and event.at <= group[name].due_back_at:
+                group[name].due_back_at = inf
+            else:
+                group[name] = _Owed(facts, first_at[name], event.at)
+        elif event.kind is Kind.NACK and name not in tried:
+            group.pop(name, None)
+            first_at.pop(name, None)
+        elif event.kind is Kind.NACK and name in group:
+            delay_s = event.value[0]
+            if delay_s:
+                queue = promises.queues.get(facts.queue)
+                group[name].due_back_at = event.at + delay_s + (queue.long_poll_s if queue is not None else 0.0)
+            else:
+                group.pop(name)  # it did not fail: its pool was removed
+        elif event.kind is Kind.ATTEMPT:
+            tried.add(name)
+            if name not in attempted:
+                attempted.add(name)
+                yield from _passed(event, facts, group)
+            if name in group:
+                group[name].pool = event.pool
+        elif event.kind in (Kind.LOST, Kind.REMOVED):
+            group.pop(name, None)
+        elif settles(event, facts):
+            done.add(name)
+            group.pop(name, None)
+
+
+def _passed(event: Event, facts: Facts, group: dict[str, _Owed]) -> Iterator[Violation]:
+    mine = group.get(event.message)
+    if mine is None:
+        return  # how it came to be started is a question for other rules
+    for other, owed in group.items():
+        if owed.due_back_at < inf and owed.pool != event.pool:
+            continue  # a reload sent the group to another pool meanwhile
+        if owed.facts.queue != facts.queue and owed.latest_at < mine.first_at and event.at < owed.due_back_at:
+            where = "is in the router" if owed.due_back_at == inf else f"is due back by {owed.due_back_at:.1f} s"
+            text = f"first attempt although {other} of queue {owed.facts.queue} came before and {where}"
+            yield Violation(event.at, event.message, text)

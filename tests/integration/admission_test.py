@@ -1,0 +1,421 @@
+"""What a pool starts when not everything can start: nobody who could start waits for somebody who cannot."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from flowcatalyst.message import DEFAULT_POOL
+from flowcatalyst.operations.warnings import WarningCode
+from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.routing import policy
+from flowcatalyst.routing.breaker import BreakerState
+from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.policy import interpret
+from tests.support.hosts import KINDS, USUAL_TIMEOUT_S, QueueKind, World
+from tests.support.rig import ERROR_500, UNREACHABLE, Rig, outgoing, outgoings
+from tests.support.virtual_loop import run_virtual
+
+any_kind = pytest.mark.parametrize("kind", KINDS)
+SILENT, HEALTHY = "http://silent.test/hook", "http://healthy.test/hook"
+
+
+def spread(prefix: str, count: int, pool: str = DEFAULT_POOL, target: str = HEALTHY) -> list[Outgoing]:
+    """Messages of as many groups."""
+    return [outgoing(f"{prefix}{n}", f"{prefix}{n}", pool=pool, target=target) for n in range(count)]
+
+
+def names(prefix: str, count: int) -> set[str]:
+    return {f"{prefix}{n}" for n in range(count)}
+
+
+@pytest.mark.parametrize(("kind", "within_s"), [("embedded", 1.0), ("ordered", 2.0), ("unordered", 2.0)])
+def test_a_pool_with_a_free_slot_and_startable_work_in_its_queue_starts_it_soon(
+    kind: QueueKind, within_s: float
+) -> None:
+    """A burst that is larger than the capacity of its pool, while another pool of the queue gets 15 a second."""
+
+    async def play() -> None:
+        world = World(latency_s=0.5, A=PoolLimits(concurrency=10), B=PoolLimits(concurrency=10))
+        world.queue(kind)
+        await world.publish(kind, *spread("warm-a", 1, "A"), *spread("warm-b", 1, "B"))
+        async with world.running():
+            await world.until_empty()
+            published: dict[str, float] = {}
+
+            async def trickle() -> None:
+                for n in range(600):
+                    published[f"b{n}"] = world.clock.monotonic()
+                    await world.publish(kind, outgoing(f"b{n}", f"b{n}", pool="B", target=HEALTHY))
+                    await asyncio.sleep(1 / 15)
+
+            await world.publish(kind, *spread("a", 200, "A"))
+            trickling = asyncio.ensure_future(trickle())
+            assert await world.seconds_until_answered(names("a", 200)) < 200 * 0.5 / 9 + 1.0  # a tenth stays free
+            await trickling
+            await world.until_empty()
+            waits = [world.starts_of(name)[0] - at for name, at in published.items()]
+            assert max(waits) <= within_s
+            assert len(world.hosts.starts) == 2 + 200 + 600
+
+    run_virtual(play())
+
+
+@any_kind
+def test_a_hot_group_does_not_keep_a_slot_idle(kind: QueueKind) -> None:
+    async def play() -> None:
+        world = World(POOL=PoolLimits(concurrency=2))
+        world.queue(kind)
+        hot = [outgoing(f"hot{n}", "hot", pool="POOL", target=HEALTHY) for n in range(500)]
+        await world.publish(kind, *hot, *spread("other", 20, "POOL"))
+        async with world.running():
+            assert await world.seconds_until_answered(names("other", 20)) < 20 * 0.1 + 5.0
+            assert len(world.started("hot")) < 100
+            await world.until_empty()
+        assert world.started("hot") == [f"hot{n}" for n in range(500)]
+
+    run_virtual(play())
+
+
+@any_kind
+def test_failing_groups_do_not_starve_healthy_ones_of_their_pool(kind: QueueKind) -> None:
+    async def play() -> None:
+        world = World(POOL=PoolLimits(concurrency=2))
+        world.queue(kind)
+        for n in range(700):
+            world.hosts.refuse(f"fails{n}", ERROR_500)
+        await world.publish(kind, *spread("fails", 700, "POOL"))
+        async with world.running():
+            await asyncio.sleep(100)
+            await world.publish(kind, *spread("fine", 20, "POOL"))
+            # At worst each failing group is due when they come, once.
+            assert await world.seconds_until_answered(names("fine", 20)) < 720 * 0.1 / 2 + 2.0
+
+    run_virtual(play())
+
+
+@any_kind
+def test_a_hanging_endpoint_leaves_slots_to_the_others(kind: QueueKind) -> None:
+    async def play() -> None:
+        world = World(POOL=PoolLimits(concurrency=20))
+        world.queue(kind)
+        world.hosts.hanging.add(SILENT)
+        await world.publish(kind, *spread("hangs", 100, "POOL", SILENT))
+        async with world.running():
+            await asyncio.sleep(10)
+            assert len(world.hosts.deadlines) == 10  # half of the slots, since nobody knows that it answers
+            await world.publish(kind, *spread("fine", 20, "POOL"))
+            assert await world.seconds_until_answered(names("fine", 20)) < 2.0
+            await asyncio.sleep(USUAL_TIMEOUT_S)
+            now = world.clock.monotonic()
+            assert sum(at + deadline_s > now for at, deadline_s in world.hosts.deadlines) <= 1  # it timed out twice
+            await world.publish(kind, *spread("more", 20, "POOL"))
+            assert await world.seconds_until_answered(names("more", 20)) < 2.0
+
+    run_virtual(play())
+
+
+@any_kind
+def test_a_proven_endpoint_that_falls_silent_leaves_slots_to_the_others(kind: QueueKind) -> None:
+    async def play() -> None:
+        world = World(POOL=PoolLimits(concurrency=20))
+        world.queue(kind)
+        await world.publish(kind, *spread("before", 30, "POOL", SILENT), *spread("fine", 1, "POOL"))
+        async with world.running():
+            await world.until_empty()
+            world.hosts.hanging.add(SILENT)
+            await world.publish(kind, *spread("hangs", 100, "POOL", SILENT))
+            await asyncio.sleep(5)
+            assert len(world.hosts.deadlines) == 18  # all but a tenth
+            await world.publish(kind, *spread("others", 20, "POOL"))
+            assert await world.seconds_until_answered(names("others", 20)) < 20 * 0.1 / 2 + 1.0
+
+    run_virtual(play())
+
+
+@any_kind
+def test_what_waits_for_the_share_of_a_silent_endpoint_does_not_keep_others_out_when_it_fills_the_pool(
+    kind: QueueKind,
+) -> None:
+    async def play() -> None:
+        world = World(POOL=PoolLimits(concurrency=20, capacity=50))
+        world.queue(kind)
+        world.hosts.hanging.add(SILENT)
+        await world.publish(kind, *spread("fine", 1, "POOL"), *spread("hangs", 60, "POOL", SILENT))
+        async with world.running():
+            await asyncio.sleep(5)
+            for n in range(20):
+                await world.publish(kind, *spread(f"more{n}-", 10, "POOL", SILENT), *spread(f"other{n}-", 1, "POOL"))
+                assert await world.seconds_until_answered(names(f"other{n}-", 1)) < 1.0
+                await asyncio.sleep(1)
+
+    run_virtual(play())
+
+
+@any_kind
+def test_a_recovered_endpoint_does_not_wait_for_a_probe_that_hangs(kind: QueueKind) -> None:
+    async def play() -> None:
+        world = World(POOL=PoolLimits(concurrency=10))
+        world.queue(kind)
+        for n in range(20):
+            world.hosts.answers(f"m{n}", UNREACHABLE)
+        await world.publish(kind, *spread("m", 20, "POOL", SILENT))
+        async with world.running():
+            while len(world.engine.breakers) == 0 or (world.engine.breakers.get(SILENT).state is not BreakerState.OPEN):
+                await asyncio.sleep(0.05)
+            world.hosts.hanging.add(SILENT)
+            await asyncio.sleep(60)
+            probes = list(world.hosts.deadlines)
+            assert probes
+            assert max(deadline_s for _, deadline_s in probes) <= 40.0
+            world.hosts.hanging.clear()
+            assert await world.seconds_until_answered(names("m", 20)) < 60
+            await world.until_empty()
+        assert world.dead_letters.letters == []
+
+    run_virtual(play())
+
+
+@any_kind
+def test_groups_of_an_open_breaker_wait_in_memory_and_are_not_nacked(kind: QueueKind) -> None:
+    async def play() -> None:
+        world = World(latency_s=0.0, POOL=PoolLimits(concurrency=10))
+        world.queue(kind)
+        for n in range(20):
+            world.hosts.answers(f"m{n}", UNREACHABLE, UNREACHABLE)
+        await world.publish(kind, *spread("m", 20, "POOL", SILENT))
+        async with world.running():
+            await world.until_empty()
+            assert world.queues[kind].nacked == []
+            assert len(world.hosts.starts) == 60
+
+    run_virtual(play())
+
+
+@any_kind
+def test_retry_after_1_means_one_second_also_where_the_group_has_another_message(kind: QueueKind) -> None:
+    async def play() -> None:
+        world = World(latency_s=0.0, POOL=PoolLimits(concurrency=5))
+        world.queue(kind)
+        world.hosts.answers("m1", *[interpret(429, "1", b"", 0.0)] * 3)
+        await world.publish(kind, *(outgoing(f"m{n}", pool="POOL") for n in (1, 2, 3)))
+        async with world.running():
+            await world.until_empty()
+        assert world.started() == ["m1", "m1", "m1", "m1", "m2", "m3"]
+        assert world.starts_of("m1") == pytest.approx([0.0, 1.0, 2.0, 3.0], abs=0.2)
+        assert world.starts_of("m3")[0] == pytest.approx(3.0, abs=0.3)
+        assert {delay_s for _, delay_s in world.queues[kind].nacked} <= {1.0}
+
+    run_virtual(play())
+
+
+@any_kind
+def test_statuses_of_the_pool_setting_are_retried_in_order_instead_of_becoming_dead_letters(kind: QueueKind) -> None:
+    async def play() -> None:
+        lenient = PoolLimits(concurrency=5, retry_statuses=frozenset({404}))
+        world = World(latency_s=0.0, LENIENT=lenient, STRICT=PoolLimits(concurrency=5))
+        world.queue(kind)
+        not_found = interpret(404, None, b"", 0.0)
+        world.hosts.answers("l1", *[not_found] * 4)
+        world.hosts.answers("s1", *[not_found] * 4)
+        await world.publish(
+            kind,
+            *(outgoing(f"l{n}", "l", pool="LENIENT") for n in (1, 2)),
+            *(outgoing(f"s{n}", "s", pool="STRICT") for n in (1, 2)),
+        )
+        async with world.running():
+            await world.until_empty()
+        assert world.started("l") == ["l1"] * 5 + ["l2"]
+        assert world.started("s") == ["s1", "s2"]
+        assert world.dead_letters.letters == [("s1", "HTTP 404")]
+
+    run_virtual(play())
+
+
+def test_with_its_parked_limit_reached_a_pool_stops_an_unordered_queue_with_a_warning_and_goes_on_later() -> None:
+    async def play() -> None:
+        stuck = PoolLimits(concurrency=1, capacity=5, parked_limit=10)
+        rig = Rig(ordered=False, latency_s=200.0, max_batch=5, STUCK=stuck, FREE=PoolLimits(concurrency=2))
+        await rig.publish(*(outgoing(f"m{n}", pool="STUCK") for n in range(40)), outgoing("free", "f", pool="FREE"))
+        async with rig:
+            await asyncio.sleep(100)
+            assert rig.router.pools["STUCK"].size == 15
+            polls = rig.queue.polls
+            await asyncio.sleep(95)
+            assert rig.queue.polls == polls
+            [warning] = rig.warnings.list()
+            assert warning.code is WarningCode.QUEUE_FULL
+            assert "pool STUCK is full, with 10 messages parked" in warning.message
+            rig.endpoint.latency_s = 0.1
+            async with asyncio.timeout(300):
+                await rig.until_empty()
+            assert [name for name in rig.endpoint.started if name != "free"] == [f"m{n}" for n in range(40)]
+            assert rig.queue.nacked == []
+
+    run_virtual(play())
+
+
+def test_until_its_parked_limit_is_reached_a_stuck_pool_lets_the_others_of_its_queue_pass() -> None:
+    async def play() -> None:
+        stuck = PoolLimits(concurrency=1, capacity=5, parked_limit=1000)
+        rig = Rig(ordered=False, latency_s=10_000.0, max_batch=5, STUCK=stuck, FREE=PoolLimits(concurrency=20))
+        messages = [outgoing(f"s{n}", f"s{n}", pool="STUCK") for n in range(400)]
+        await rig.publish(*messages, *(outgoing(f"f{n}", f"f{n}", pool="FREE") for n in range(5)))
+        async with rig:
+            await rig.until_started(6)
+            assert rig.clock.monotonic() < 60.0
+            assert {name for name in rig.endpoint.started if name[0] == "f"} == {f"f{n}" for n in range(5)}
+            assert rig.router.pools["STUCK"].parked == 395
+            assert rig.warnings.list() == []
+
+    run_virtual(play())
+
+
+def test_an_attempt_without_a_verdict_is_not_repeated_without_a_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a bug of ours")
+
+    async def play() -> None:
+        rig = Rig()
+        monkeypatch.setattr(policy, "decide", broken)
+        await rig.publish(*outgoings(["m1", "m2"]), outgoing("other", "other"))
+        async with rig:
+            await asyncio.sleep(29)
+            assert sorted(rig.endpoint.started) == ["m1", "other"]
+            assert "CRITICAL" in {warning.severity for warning in rig.warnings.list()}
+            assert rig.queue.acked == []
+            monkeypatch.undo()
+            await rig.until_empty()
+            assert [name for name in rig.endpoint.started if name != "other"] == ["m1", "m1", "m2"]
+
+    run_virtual(play())
+
+
+class TestAckBeforeNext:
+    CAREFUL = PoolLimits(concurrency=5, ack_before_next=True)
+
+    def slow_acks(self, rig: Rig, seconds: float) -> list[tuple[float, str]]:
+        """Make acks take so long; returns when each of them became durable."""
+        durable: list[tuple[float, str]] = []
+        ack = rig.queue.ack
+
+        async def slow(deliveries):  # type: ignore[no-untyped-def]
+            await asyncio.sleep(seconds)
+            results = await ack(deliveries)
+            durable.extend((rig.clock.monotonic(), delivery.pointer.id) for delivery in deliveries)
+            return results
+
+        rig.queue.ack = slow  # type: ignore[method-assign]
+        return durable
+
+    @pytest.mark.parametrize("ordered", [True, False])
+    def test_next_message_of_a_group_starts_only_when_the_ack_of_the_one_before_is_durable(self, ordered: bool) -> None:
+        async def play() -> None:
+            rig = Rig(ordered=ordered, default=self.CAREFUL)
+            durable = self.slow_acks(rig, 0.7)
+            await rig.publish(*outgoings(["m1", "m2", "m3"]), outgoing("other", "other"))
+            async with rig:
+                await rig.until_empty()
+            acked = {name: at for at, name in durable}
+            started = {name: at for at, name in rig.endpoint.starts}
+            assert started["m2"] >= acked["m1"] > 0.7
+            assert started["m3"] >= acked["m2"]
+            assert started["other"] == 0.0
+
+        run_virtual(play())
+
+    def test_without_the_setting_it_starts_before(self) -> None:
+        async def play() -> None:
+            rig = Rig(default=replace(self.CAREFUL, ack_before_next=False))
+            durable = self.slow_acks(rig, 0.7)
+            await rig.publish(*outgoings(["m1", "m2"]))
+            async with rig:
+                await rig.until_empty()
+            started = {name: at for at, name in rig.endpoint.starts}
+            assert started["m2"] < {name: at for at, name in durable}["m1"]
+
+        run_virtual(play())
+
+    def test_drain_waits_for_the_ack_and_then_nacks_what_is_behind_it(self) -> None:
+        async def play() -> None:
+            rig = Rig(default=self.CAREFUL)
+            durable = self.slow_acks(rig, 5.0)
+            await rig.publish(*outgoings(["m1", "m2", "m3"]))
+            async with rig:
+                await asyncio.sleep(1.0)  # m1 was delivered; its ack is under way
+                rig.consumer.stop()
+                rig.pool.drain()
+                assert rig.queue.nacked == []
+                await rig.pool.wait_drained()
+                assert [name for _, name in durable] == ["m1"]
+                await rig.settler.wait_idle()
+                assert rig.queue.nacked[:2] == [("m2", 0.0), ("m3", 0.0)]
+                assert rig.endpoint.started == ["m1"]
+                assert len(rig.tracker) == 0
+
+        run_virtual(play())
+
+
+class TestSeveralQueuesFeedOneGroup:
+    """`A` comes from a queue that redelivers in order, `N` from one that does not."""
+
+    def world(self, first: QueueKind) -> World:
+        world = World(latency_s=0.1, POOL=PoolLimits(concurrency=5))
+        world.queue(first)
+        world.queue("unordered")
+        return world
+
+    def feed(self, prefix: str, count: int) -> list[Outgoing]:
+        return [outgoing(f"{prefix}{n}", "shared", pool="POOL") for n in range(1, count + 1)]
+
+    @pytest.mark.parametrize("first", ["embedded", "ordered"])
+    def test_what_waited_behind_a_head_that_is_nacked_keeps_its_order_and_stays_behind(self, first: QueueKind) -> None:
+        async def play() -> None:
+            world = self.world(first)
+            world.hosts.answers("A1", *[ERROR_500] * 5)
+            async with world.running():
+                await world.publish(first, *self.feed("A", 3))
+                await asyncio.sleep(0.05)
+                await world.publish("unordered", *self.feed("N", 5))
+                await world.until_empty()
+            assert world.started()[:6] == ["A1"] * 6
+            assert world.started("N") == ["N1", "N2", "N3", "N4", "N5"]
+            assert [name for name in world.started("A") if name != "A1"] == ["A2", "A3"]
+            assert world.hosts.most_in_flight == 1
+            assert world.queues["unordered"].nacked == []
+            assert {name for name, _ in world.queues[first].nacked} == {"A1", "A2", "A3"}
+
+        run_virtual(play())
+
+    @pytest.mark.parametrize("first", ["embedded", "ordered"])
+    def test_failing_head_of_the_queue_that_cannot_take_it_back_is_held_and_nobody_passes(
+        self, first: QueueKind
+    ) -> None:
+        async def play() -> None:
+            world = self.world(first)
+            world.hosts.answers("N1", *[ERROR_500] * 5)
+            async with world.running():
+                await world.publish("unordered", *self.feed("N", 3))
+                await asyncio.sleep(0.05)
+                await world.publish(first, *self.feed("A", 3))
+                await world.until_empty()
+            assert world.started() == ["N1"] * 6 + ["N2", "N3", "A1", "A2", "A3"]
+            assert world.queues["unordered"].nacked == []
+
+        run_virtual(play())
+
+    def test_group_goes_on_where_a_nacked_head_never_comes_back(self) -> None:
+        async def play() -> None:
+            world = self.world("ordered")
+            world.hosts.answers("A1", *[ERROR_500] * 3)
+            async with world.running():
+                await world.publish("ordered", *self.feed("A", 1))
+                await asyncio.sleep(0.05)
+                await world.publish("unordered", *self.feed("N", 3))
+                await asyncio.sleep(10)
+                world.queues["ordered"]._stored.clear()  # somebody purged the queue
+                await world.until_empty()
+            assert world.started() == ["A1"] * 3 + ["N1", "N2", "N3"]
+            assert world.starts_of("N1")[0] == pytest.approx(3.3 + 30.0 + 30.0, abs=1.0)  # its delay and some grace
+
+        run_virtual(play())

@@ -1,0 +1,218 @@
+"""Whether a pool may start another attempt: circuit breakers and shares together, and who goes when a gate opens."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from flowcatalyst.delivery.mediator import endpoint_of, origin_of
+from flowcatalyst.errors import ConnectError, RequestTimeoutError
+from flowcatalyst.message import Outcome
+from flowcatalyst.routing.breaker import Breakers, BreakerState
+from flowcatalyst.routing.endpoints import GATES_LOOKED_AT, HANGS_S, Endpoints, Gate
+from flowcatalyst.routing.policy import interpret, interpret_failure
+
+SLOTS = 20
+HOST = "http://host.test"
+A, B, C = f"{HOST}/a", f"{HOST}/b", "http://other.test/c"
+ORIGIN_A, ORIGIN_C = origin_of(A), origin_of(C)
+OK = interpret(200, None, b"", 0.0)
+ERROR_500 = interpret(500, None, b"", 0.0)
+ERROR_503 = interpret(503, None, b"", 0.0)
+TIMED_OUT = interpret_failure(RequestTimeoutError("900 s"))
+REFUSED = interpret_failure(ConnectError("refused"))
+
+
+def endpoints(breakers: Breakers | None = None) -> Endpoints:
+    return Endpoints(Breakers() if breakers is None else breakers, endpoint_of, origin_of)
+
+
+def attempt(table: Endpoints, target: str, outcome: Outcome | None, now: float = 0.0, took_s: float = 0.0) -> None:
+    assert table.admit(target, SLOTS, now) is None
+    table.end(target, now, now + took_s, outcome)
+
+
+def start_all(table: Endpoints, target: str, now: float = 0.0) -> Gate:
+    """Start as many attempts as may start; returns what stands in the way of one more."""
+    for _ in range(SLOTS):
+        gate = table.admit(target, SLOTS, now)
+        if gate is not None:
+            return gate
+    raise AssertionError("nothing stands in the way")
+
+
+class TestGates:
+    def test_endpoint_without_answers_waits_at_its_origin_first_since_both_have_half(self) -> None:
+        assert start_all(endpoints(), A) == Gate(ORIGIN_A)
+
+    def test_paths_of_one_host_share_what_their_origin_has_and_one_slot_more_for_a_path_that_has_none(self) -> None:
+        table = endpoints()
+        start_all(table, A)
+        assert table.admit(B, SLOTS, 0.0) is None
+        assert table.admit(f"{HOST}/third", SLOTS, 0.0) == Gate(ORIGIN_A)
+        assert table.admit(C, SLOTS, 0.0) is None
+
+    def test_path_that_hangs_does_not_stop_another_of_its_host(self) -> None:
+        table = endpoints()
+        attempt(table, B, OK)
+        assert start_all(table, A) == Gate(endpoint_of(A))
+        assert table.admit(B, SLOTS, 0.0) is None
+
+    def test_host_that_hangs_gets_no_share_for_each_of_its_paths(self) -> None:
+        table = endpoints()
+        started = sum(table.admit(f"{HOST}/orders/{number}", SLOTS, 0.0) is None for number in range(SLOTS))
+        assert started == SLOTS // 2 + 1
+
+    def test_open_breaker_is_a_gate_that_says_when_to_come_again(self) -> None:
+        table = endpoints()
+        for _ in range(10):
+            attempt(table, A, REFUSED, now=100.0)
+        assert table.admit(A, SLOTS, 101.0) == Gate(endpoint_of(A), probe_at=105.0)
+        assert table.admit(B, SLOTS, 101.0) is None
+
+    def test_attempt_that_is_not_admitted_counts_for_nothing(self) -> None:
+        breakers = Breakers()
+        table = endpoints(breakers)
+        start_all(table, A)
+        for _ in range(100):
+            table.admit(A, SLOTS, 0.0)
+        assert breakers.get(endpoint_of(A)).under_way == SLOTS // 2
+
+
+class TestEnd:
+    @pytest.mark.parametrize(
+        ("outcome", "trips"), [(TIMED_OUT, True), (REFUSED, True), (ERROR_503, True), (ERROR_500, False), (OK, False)]
+    )
+    def test_ten_of_these_open_the_breaker_or_do_not(self, outcome: Outcome, trips: bool) -> None:
+        breakers = Breakers()
+        table = endpoints(breakers)
+        for _ in range(10):
+            attempt(table, A, outcome)
+        assert (breakers.get(endpoint_of(A)).state is BreakerState.OPEN) is trips
+
+    def test_attempt_that_was_cut_off_leaves_breaker_and_shares_as_they_were(self) -> None:
+        breakers = Breakers()
+        table = endpoints(breakers)
+        for _ in range(30):
+            attempt(table, A, None, took_s=900.0)
+        assert repr(breakers.get(endpoint_of(A))) == "<Breaker CLOSED 0/0 failed>"
+        assert (breakers.get(endpoint_of(A)).under_way, table.timeout_s(A)) == (0, None)
+        assert start_all(table, A, 900.0) == Gate(ORIGIN_A)
+
+    def test_timeout_makes_the_deadline_of_the_next_attempt_short(self) -> None:
+        table = endpoints()
+        attempt(table, A, TIMED_OUT)
+        assert table.timeout_s(A) == 10.0
+        assert table.admit(A, SLOTS, 0.0) is None
+        assert table.admit(A, SLOTS, 0.0) == Gate(ORIGIN_A)
+
+    @pytest.mark.parametrize(("took_s", "hung"), [(HANGS_S, True), (HANGS_S - 0.1, False)])
+    def test_connection_that_took_long_to_fail_counts_like_a_timeout(self, took_s: float, hung: bool) -> None:
+        table = endpoints()
+        attempt(table, A, REFUSED, took_s=took_s)
+        assert table.timeout_s(A) == (10.0 if hung else None)
+
+    def test_slow_answer_is_an_answer(self) -> None:
+        table = endpoints()
+        for _ in range(2):
+            attempt(table, A, ERROR_500, took_s=800.0)
+        assert table.timeout_s(A) is None
+
+    def test_probe_of_a_breaker_has_the_shorter_of_both_deadlines(self) -> None:
+        breakers = Breakers()
+        table = endpoints(breakers)
+        for _ in range(10):
+            attempt(table, A, REFUSED)
+        assert table.admit(A, SLOTS, 5.0) is None
+        assert table.timeout_s(A) == 10.0
+        table.end(A, 5.0, 15.0, TIMED_OUT)
+        assert table.admit(A, SLOTS, 20.0) is None
+        assert table.timeout_s(A) == 10.0  # the share's: its first timeout; the breaker would give 20 s
+        table.end(A, 20.0, 30.0, TIMED_OUT)
+        assert table.admit(A, SLOTS, 35.0) is None
+        assert table.timeout_s(A) == 20.0
+
+
+class TestProbes:
+    def test_each_gate_is_due_once_when_its_breaker_lets_probes_through(self) -> None:
+        table = endpoints()
+        for number in range(50):
+            table.try_later(Gate("a", probe_at=105.0), 100.0)
+            table.try_later(Gate(f"b{number % 2}", probe_at=103.0 + number % 2), 100.0)
+        table.try_later(Gate("full"), 101.0)
+        assert table.next_probe_at() == 103.0
+        assert list(table.due_probes(102.9)) == []
+        assert list(table.due_probes(104.0)) == [("b0", 3), ("b1", 3)]
+        assert list(table.due_probes(200.0)) == [("a", 3), ("full", 3)]  # whatever should have opened it did not
+        assert table.next_probe_at() is None
+
+    def test_earlier_probe_of_the_same_gate_counts(self) -> None:
+        table = endpoints()
+        table.try_later(Gate("a", probe_at=110.0), 100.0)
+        table.try_later(Gate("a", probe_at=105.0), 100.0)
+        assert table.next_probe_at() == 105.0
+
+
+class TestOpenings:
+    def test_end_of_an_attempt_lets_one_go_at_each_gate_that_it_stood_before(self) -> None:
+        table = endpoints()
+        attempt(table, C, OK)  # somebody else is known, so that a tenth stays free
+        attempt(table, A, OK)
+        assert start_all(table, A) == Gate(ORIGIN_A)
+        table.end(A, 0.0, 1.0, OK)
+        assert (ORIGIN_A, 1) in list(table.openings(A, [ORIGIN_A], SLOTS, 1.0))
+
+    def test_first_answer_opens_the_gate_for_all_that_its_share_has_now(self) -> None:
+        table = endpoints()
+        start_all(table, A)
+        table.end(A, 0.0, 1.0, OK)
+        assert dict(table.openings(A, [ORIGIN_A], SLOTS, 1.0))[ORIGIN_A] == SLOTS - (SLOTS // 2 - 1)
+
+    def test_full_gate_stays_shut(self) -> None:
+        table = endpoints()
+        start_all(table, A)
+        attempt(table, C, OK)
+        assert dict(table.openings(C, [ORIGIN_A], SLOTS, 0.0)).get(ORIGIN_A, 0) == 0
+
+    def test_attempt_at_one_endpoint_lets_those_go_who_wait_at_another_with_slots_left(self) -> None:
+        table = endpoints()
+        attempt(table, A, OK)
+        attempt(table, C, OK)
+        assert (ORIGIN_C, SLOTS - 2) in list(table.openings(A, [ORIGIN_C], SLOTS, 0.0))
+
+    def test_open_breaker_keeps_its_gate_shut_until_its_time_and_half_open_lets_three_go(self) -> None:
+        table = endpoints()
+        for _ in range(10):
+            attempt(table, A, REFUSED)
+        endpoint = endpoint_of(A)
+        assert endpoint not in dict(table.openings(A, [endpoint], SLOTS, 0.0))
+        attempt(table, A, OK, now=5.0)
+        assert dict(table.openings(A, [endpoint], SLOTS, 5.0))[endpoint] == 3
+
+    def test_only_a_few_of_many_gates_are_looked_at(self) -> None:
+        looked_at: list[int] = []
+
+        def gates() -> Iterator[str]:
+            for number in range(1000):
+                looked_at.append(number)
+                yield f"http://h{number}.test"
+
+        table = endpoints()
+        attempt(table, A, OK)
+        list(table.openings(A, gates(), SLOTS, 0.0))
+        assert len(looked_at) <= GATES_LOOKED_AT
+
+
+class TestExplanation:
+    def test_gate_of_an_open_breaker_says_until_when(self) -> None:
+        table = endpoints()
+        for _ in range(10):
+            attempt(table, A, REFUSED, now=100.0)
+        gate = table.admit(A, SLOTS, 101.0)
+        assert gate is not None
+        table.try_later(gate, 101.0)
+        assert table.explain(gate.name, SLOTS) == ("circuit breaker of its endpoint is open", 105.0)
+
+    def test_gate_of_a_share_says_how_much_is_used(self) -> None:
+        table = endpoints()
+        gate = start_all(table, A)
+        assert table.explain(gate.name, SLOTS) == (f"a slot for {ORIGIN_A}, which has its share: 10 of 20", None)

@@ -1,9 +1,10 @@
 """Soak and replay.
 
-python -m tests.sim 5000                      play seeds 0-4999 on both kinds of queue
+python -m tests.sim 5000                      play seeds 0-4999, on all kinds of queue in turn
 python -m tests.sim 5000 --first 100000       play 5000 seeds from another one on
-python -m tests.sim --replay ordered:66       play one history, tell what is wrong with it
-python -m tests.sim --replay ordered:66 --about m13
+python -m tests.sim 500 --kind mixed          play 500 seeds on queues of one kind
+python -m tests.sim --replay mixed:66         play one history, tell what is wrong with it
+python -m tests.sim --replay mixed:66 --about m13
 """
 
 import argparse
@@ -11,6 +12,7 @@ import sys
 import time
 from collections import Counter
 
+from tests.sim.plan import ALL_KINDS
 from tests.sim.play import Played, play
 from tests.sim.seeds import RunOfSeeds, keep_failing, parse_seed, run_seeds
 from tests.sim.sometimes import ALL
@@ -18,19 +20,21 @@ from tests.sim.sometimes import ALL
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Soak and replay simulated histories.")
-    parser.add_argument("count", nargs="?", type=int, default=500, help="seeds per kind of queue")
+    parser.add_argument("count", nargs="?", type=int, default=1000, help="seeds")
     parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--kind", choices=ALL_KINDS, default=None, help="queues of one kind; all in turn by default")
     parser.add_argument("--jobs", type=int, default=None, help="processes; one per core by default")
-    parser.add_argument("--replay", metavar="KIND:SEED", help="play one history, as ordered:66 or unordered:7")
+    parser.add_argument("--dry", action="store_true", help="do not keep the seeds that fail")
+    parser.add_argument("--replay", metavar="KIND:SEED", help="play one history, as mixed:66 or unordered:7")
     parser.add_argument("--about", metavar="MESSAGE", help="with --replay: show the life of one message")
     options = parser.parse_args()
     if options.replay:
-        ordered, seed = parse_seed(options.replay)
-        return _tell(play(seed, ordered=ordered), options.about)
+        kind, seed = parse_seed(options.replay)
+        return _tell(play(seed, kind), options.about)
     started = time.monotonic()
-    run = run_seeds(range(options.first, options.first + options.count), options.jobs)
+    run = run_seeds(range(options.first, options.first + options.count), options.jobs, options.kind)
     _summarise(run, time.monotonic() - started)
-    if run.failures:
+    if run.failures and not options.dry:
         keep_failing(run.failures)
     return 1 if run.failures else 0
 
@@ -40,6 +44,7 @@ def _tell(played: Played, about: str | None) -> int:
         print(f"{rule}: {violation}")
     for error in played.errors:
         print(f"error: {error}")
+    print(f"{played.plan.theme}, queues {', '.join(f'{one.name}={one.kind}' for one in played.plan.queues)}")
     about = about or next((violation.message for _, violation in played.violations if violation.message), None)
     for event in played.events:
         if about is None or event.message.partition("#")[0] == about or not event.message:
@@ -49,14 +54,16 @@ def _tell(played: Played, about: str | None) -> int:
 
 
 def _summarise(run: RunOfSeeds, seconds: float) -> None:
-    happened: Counter[str] = Counter()
-    for counts in run.happened.values():
-        happened.update(counts)
-    for name in ALL:
-        print(f"  {name:45} {happened[name]:7}")
-    print(f"{run.count} histories, {run.messages} messages, {run.attempts} attempts in {seconds:.1f} s")
     for failure in run.failures:
         print(failure)
+    for name in ALL:
+        print(f"  {name:50} {run.happened[name]:7}")
+    for theme, count in sorted(run.played.items()):
+        print(f"  {theme:50} {count:7} histories, {1000 * run.seconds[theme] / count:5.0f} ms of a core each")
+    print(f"{run.count} histories, {run.messages} messages, {run.attempts} attempts in {seconds:.1f} s")
+    broken = Counter(line.partition(": at ")[0] for failure in run.failures for line in failure.text.splitlines())
+    for rule, count in broken.most_common():
+        print(f"  broken in {count:5} histories: {rule}")
     print(f"{len(run.failures)} failed")
 
 

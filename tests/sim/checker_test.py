@@ -5,16 +5,30 @@ from typing import Any
 import pytest
 
 from flowcatalyst.message import ACK, DEFAULT_POOL, DispatchMode, Nack, Reject, Retry, Settled
+from flowcatalyst.queues.contract import Capabilities
 from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.policy import interpret
 from flowcatalyst.simulation.checker import RULES, check
-from flowcatalyst.simulation.history import Event, Facts, Gauges, Kind
+from flowcatalyst.simulation.history import Event, Facts, Gauges, Kind, Lost
 from flowcatalyst.simulation.rules.common import Promises
 
 OK, FAILED = interpret(200, None, b"", 0.0), interpret(500, None, b"", 0.0)
 Line = tuple[Kind, str] | tuple[Kind, str, Any]
 P, R, A, W, V = Kind.PUBLISHED, Kind.RECEIVED, Kind.ATTEMPT, Kind.ANSWER, Kind.VERDICT
+PATIENCE = interpret(429, "1", b"", 0.0)
+QUEUES = {
+    name: Capabilities(
+        ordered_redelivery=ordered,
+        locks_groups=ordered,
+        delayed_nack=True,
+        extends=True,
+        max_batch=10,
+        visibility_s=60.0,
+        long_poll_s=20.0,
+    )
+    for name, ordered in (("fifo", True), ("stream", False))
+}
 NEXT, IMMEDIATE = DispatchMode.NEXT_ON_ERROR, DispatchMode.IMMEDIATE
 
 
@@ -32,8 +46,14 @@ def history(*lines: Line, step_s: float = 1.0) -> list[Event]:
     return events
 
 
-def broken(rule: str, events: list[Event], *, ordered: bool = True) -> list[str]:
-    return [violation.message for _, violation in check(events, Promises(ordered_redelivery=ordered), [rule])]
+def broken(rule: str, events: list[Event], *, ordered: bool = True, faulty: bool = False) -> list[str]:
+    promises = Promises(ordered_redelivery=ordered, queues=QUEUES, faulty=faulty)
+    return [violation.message for _, violation in check(events, promises, [rule])]
+
+
+def after(seconds: int) -> tuple[Line, ...]:
+    """Nothing happens for a while."""
+    return ((Kind.STEPPED, "", 0.0),) * seconds
 
 
 def delivered(name: str) -> tuple[Line, ...]:
@@ -70,13 +90,23 @@ RIGHT = history(
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_a_history_in_which_all_is_well_breaks_no_rule(ordered: bool) -> None:
-    assert check(RIGHT, Promises(ordered_redelivery=ordered)) == []
+    for faulty in (True, False):
+        assert check(RIGHT, Promises(ordered_redelivery=ordered, faulty=faulty)) == []
 
 
 WRONG: dict[str, list[Event]] = {
     "one attempt per group": history(*published("m1", "m2"), (A, "m1"), (A, "m2")),
     "one attempt per message": history(*published("m2", facts=Facts("g", IMMEDIATE)), (A, "m2"), (A, "m2")),
     "first attempts in order": history(*published("m1", "m2"), *delivered("m2")),
+    "order across queues": history(
+        *published("m1", facts=Facts("g", queue="fifo")),
+        *published("m2", facts=Facts("g", queue="stream")),
+        *((R, "m1", 1), (R, "m2", 1), (A, "m2")),
+    ),
+    "only what is ours is started": history(
+        *published("m2"), (R, "m2", 1), (Kind.LOST, "m2", Lost.CONNECTION), (A, "m2")
+    ),
+    "leases are kept": history(*published("m2"), (R, "m2", 1), (R, "m2", 2)),
     "leaves its queue for a reason": history(*published("m2"), (Kind.REMOVED, "m2")),
     "nothing lost": history(*published("m1", "m2"), *delivered("m1"), (Kind.ENDED, "", [])),
     "another attempt has a cause": history(*published("m2"), *delivered("m2"), (A, "m2")),
@@ -90,7 +120,9 @@ WRONG: dict[str, list[Event]] = {
         (A, "m2"),
     ),
     "messages within capacity": history(
-        (Kind.LIMITS, DEFAULT_POOL, PoolLimits(5, capacity=3)), *published("m2"), (A, "m2", Gauges(2, 2))
+        (Kind.LIMITS, DEFAULT_POOL, PoolLimits(5, capacity=2, parked_limit=1)),
+        *published("m2"),
+        (A, "m2", Gauges(2, 2)),
     ),
     "starts within the rate": history(
         (Kind.LIMITS, DEFAULT_POOL, PoolLimits(5, rate_per_minute=2)),
@@ -98,6 +130,22 @@ WRONG: dict[str, list[Event]] = {
         *((A, "m1"), (W, "m1", FAILED), (A, "m1"), (W, "m1", FAILED), (A, "m2")),
     ),
     "waits as long as asked": history(*published("m2"), (A, "m2"), (W, "m2", FAILED), (V, "m2", Retry(5.0)), (A, "m2")),
+    "waits no longer than asked": history(
+        *published("m2"), (A, "m2"), (W, "m2", PATIENCE), (V, "m2", Nack(1.0)), *after(10), (A, "m2")
+    ),
+    "progress": history(
+        *((Kind.STARTED, ""), (Kind.LIMITS, DEFAULT_POOL, PoolLimits(1))), *published("m2"), *after(30), (A, "m2")
+    ),
+    "endpoints share their pool": history(
+        *((Kind.STARTED, ""), (Kind.LIMITS, DEFAULT_POOL, PoolLimits(4))),
+        *published("m0", "m1", "m3", "m4", facts=Facts("s", IMMEDIATE, pool=DEFAULT_POOL, target="http://silent/")),
+        *published("m2"),
+        *((A, "m0"), (A, "m1"), (A, "m3"), (A, "m4"), *after(40), (W, "m0", FAILED), (A, "m2")),
+    ),
+    "recovered endpoints are tried": history(
+        *published("m2", facts=Facts("g", target="http://shop/")), (Kind.RECOVERED, "", "shop"), *after(62)
+    ),
+    "received no more than needed": history(*published("m2"), *((R, "m2", n) for n in range(4))),
     "isolation": history(*published("m2", facts=Facts("g", prompt_s=2.0)), *[(Kind.HEALED, "")] * 3, (A, "m2")),
     "nothing leaks": history((Kind.STOPPED, "", {"tasks": 1})),
     "metrics tell the truth": history(
@@ -116,7 +164,8 @@ def test_every_rule_has_a_history_that_breaks_it() -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_the_smallest_wrong_history_is_told(rule: str) -> None:
-    about_router = ("nothing leaks", "metrics tell the truth", "drains when faults stop")
+    about_router = {"nothing leaks", "metrics tell the truth", "drains when faults stop"}
+    about_router.add("recovered endpoints are tried")
     assert broken(rule, WRONG[rule]) == ["" if rule in about_router else "m2"]
 
 
@@ -221,7 +270,8 @@ class TestBounds:
         assert broken("in flight within concurrency", history(*two, (W, "m1", OK), (A, "m3"))) == ["m3"]
 
     def test_a_pool_whose_capacity_shrinks_may_hold_what_it_had_and_no_more(self) -> None:
-        big, small = (Kind.LIMITS, DEFAULT_POOL, PoolLimits(5, capacity=9)), PoolLimits(5, capacity=3)
+        big = (Kind.LIMITS, DEFAULT_POOL, PoolLimits(5, capacity=9, parked_limit=0))
+        small = PoolLimits(5, capacity=3, parked_limit=0)
         start = (big, *published("m1"), (A, "m1", Gauges(1, 7)), (Kind.LIMITS, DEFAULT_POOL, small))
         assert not broken("messages within capacity", history(*start, (A, "m1", Gauges(1, 6)), (A, "m1", Gauges(1, 2))))
         assert broken("messages within capacity", history(*start, (A, "m1", Gauges(1, 4)), (A, "m1", Gauges(1, 5))))

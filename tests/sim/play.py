@@ -3,21 +3,24 @@
 import asyncio
 import logging
 import random
-from collections.abc import MutableMapping
-from dataclasses import dataclass
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
 
+from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.simulation.checker import RULES, check
 from flowcatalyst.simulation.endpoint import SimulatedHttp
 from flowcatalyst.simulation.history import Event, Kind
 from flowcatalyst.simulation.loop import SeededLoop, run_seeded
-from flowcatalyst.simulation.queue import Dice, SimulatedQueue
+from flowcatalyst.simulation.queue import Dice, QueueFaults
+from flowcatalyst.simulation.queue_kinds import ConnectionQueue, make_queue
 from flowcatalyst.simulation.rules.common import Promises, Violation
 from flowcatalyst.simulation.world import World
-from tests.sim.endpoints import Endpoints
-from tests.sim.plan import TROUBLES_S, Act, Plan, draw_plan
+from tests.sim.endpoints import PROBED_ANSWERS_FROM, Endpoints
+from tests.sim.plan import Act, Plan
+from tests.sim.themes import draw_plan
 
 DRAIN_LIMIT_S = 3 * 3600.0
 QUIET_S = 60.0  # after the last message: also a poll that hung when the faults stopped has ended by then
@@ -37,10 +40,9 @@ class Played:
     errors: list[str]  # what broke in a way nobody planned
 
 
-def play(seed: int, *, ordered: bool, rules: tuple[str, ...] = tuple(RULES)) -> Played:
-    """The history of a seed; the same one each time."""
-    plan = draw_plan(seed, ordered=ordered)
-    return play_plan(plan, rules)
+def play(seed: int, kind: str, rules: tuple[str, ...] = tuple(RULES)) -> Played:
+    """The history of a seed on queues of a kind; the same one each time."""
+    return play_plan(draw_plan(seed, kind), rules)
 
 
 def play_plan(plan: Plan, rules: tuple[str, ...] = tuple(RULES)) -> Played:
@@ -48,8 +50,17 @@ def play_plan(plan: Plan, rules: tuple[str, ...] = tuple(RULES)) -> Played:
     quiet_logs(errors)
     world = run_seeded(plan.seed, lambda loop: _live(loop, plan, errors))
     events = world.history.events
-    violations = check(events, Promises(ordered_redelivery=plan.ordered), rules)
+    violations = check(events, promises_of(plan, world), rules)
     return Played(plan, events, violations, world.dice.drawn, world.loop.trace, world.loop.steps, errors)
+
+
+def promises_of(plan: Plan, world: World) -> Promises:
+    return Promises(
+        queues={name: queue.capabilities for name, queue in world.queues.items()},
+        faulty=plan.queue_faults != QueueFaults(),
+        batches=sum(queue.capabilities.max_batch for queue in world.queues.values()),
+        parks_all=plan.parked_limit is None,
+    )
 
 
 def quiet_logs(errors: list[str] | None = None) -> None:
@@ -75,25 +86,28 @@ async def _live(loop: SeededLoop, plan: Plan, errors: list[str]) -> World:
     endpoints = Endpoints(plan, rng)
     world = World(loop, SimulatedHttp(endpoints.behaviours(), plan.http_timeout_s), dice)
     world.dead_letters.fails = plan.dead_letters_fail
-    for name in plan.queues:
-        world.queues[name] = SimulatedQueue(
-            name,
+    for one in plan.queues:
+        world.queues[one.name] = make_queue(
+            one.kind,
+            one.name,
             world.clock,
             world.history,
             plan.queue_faults,
             dice,
-            ordered=plan.ordered,
-            visibility_s=plan.visibility_s,
-            max_batch=plan.max_batch,
+            visibility_s=one.visibility_s,
+            max_batch=one.max_batch,
         )
+    if any(letter.facts.host == "probed" for letter in plan.letters):
+        loop.call_at(PROBED_ANSWERS_FROM, lambda: world.history.add(Kind.RECOVERED, value="probed"))
     publishing = loop.create_task(_publish(world, plan))
-    world.start(plan.pools)
+    world.start(_with_parked_limit(plan, plan.pools))
     for act in plan.acts:
         await asyncio.sleep(max(0.0, act.at - loop.time()))
-        await _do(world, act)
-    await asyncio.sleep(max(0.0, TROUBLES_S - loop.time()))
+        await _do(world, replace(act, pools=_with_parked_limit(plan, act.pools)))
+    await asyncio.sleep(max(0.0, plan.troubles_s - loop.time()))
     await publishing
-    plan.queue_faults.heal()
+    for queue in world.queues.values():
+        queue.faults.heal()
     endpoints.heal()
     world.dead_letters.fails = 0.0
     loop.before_step = None
@@ -109,6 +123,12 @@ async def _live(loop: SeededLoop, plan: Plan, errors: list[str]) -> World:
     return world
 
 
+def _with_parked_limit(plan: Plan, pools: Mapping[str, PoolLimits]) -> dict[str, PoolLimits]:
+    if plan.parked_limit is None:
+        return dict(pools)
+    return {code: replace(limits, parked_limit=plan.parked_limit) for code, limits in pools.items()}
+
+
 async def _publish(world: World, plan: Plan) -> None:
     for letter in plan.letters:
         if letter.at > world.loop.time():
@@ -120,6 +140,12 @@ async def _do(world: World, act: Act) -> None:
     match act.what:
         case "reload":
             world.reload(act.pools)
+        case "cut":
+            queue = world.queues[act.queue]
+            assert isinstance(queue, ConnectionQueue)
+            queue.cut(act.seconds, act.taken)
+        case "step":
+            world.step_clock(act.seconds)
         case "stop":
             await world.stop()
         case "crash":

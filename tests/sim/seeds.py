@@ -7,29 +7,32 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from time import process_time
 
 from flowcatalyst.simulation.history import Kind
-from tests.sim.play import play
+from tests.sim.plan import ALL_KINDS
+from tests.sim.play import Played, play
 from tests.sim.sometimes import happened
 
 REGRESSION_FILE = Path(__file__).parent / "regression_seeds.txt"
-CHUNK = 25
+CHUNK = 20
 
 
 @dataclass(slots=True, frozen=True)
 class Failure:
     """A history that broke a rule, and how to see it again."""
 
-    ordered: bool
+    kind: str
     seed: int
     text: str
+    theme: str = ""
 
     @property
     def key(self) -> str:
-        return f"{'ordered' if self.ordered else 'unordered'}:{self.seed}"
+        return f"{self.kind}:{self.seed}"
 
     def __str__(self) -> str:
-        return f"{self.text}\n    replay: python -m tests.sim --replay {self.key}"
+        return f"{self.key} ({self.theme})\n{self.text}\n    replay: python -m tests.sim --replay {self.key}"
 
 
 @dataclass(slots=True)
@@ -40,20 +43,29 @@ class RunOfSeeds:
     messages: int = 0
     attempts: int = 0
     failures: list[Failure] = field(default_factory=list)
-    happened: dict[bool, Counter[str]] = field(default_factory=lambda: {True: Counter(), False: Counter()})
+    happened: Counter[str] = field(default_factory=Counter)
+    seconds: dict[str, float] = field(default_factory=dict)  # of one core, by theme
+    played: Counter[str] = field(default_factory=Counter)  # by theme
 
     def add(self, other: "RunOfSeeds") -> None:
         self.count += other.count
         self.messages += other.messages
         self.attempts += other.attempts
         self.failures += other.failures
-        for ordered, counts in other.happened.items():
-            self.happened[ordered].update(counts)
+        self.happened.update(other.happened)
+        for theme, seconds in other.seconds.items():
+            self.seconds[theme] = self.seconds.get(theme, 0.0) + seconds
+        self.played.update(other.played)
 
 
-def run_seeds(seeds: Sequence[int], jobs: int | None = None) -> RunOfSeeds:
-    """Play every seed on both kinds of queue."""
-    chunks = [(ordered, seeds[n : n + CHUNK]) for n in range(0, len(seeds), CHUNK) for ordered in (True, False)]
+def kind_of(seed: int) -> str:
+    """Which queues a run plays a seed on: all kinds in turn, so that each theme meets each kind."""
+    return ALL_KINDS[seed % len(ALL_KINDS)]
+
+
+def run_seeds(seeds: Sequence[int], jobs: int | None = None, kind: str | None = None) -> RunOfSeeds:
+    """Play every seed once, on all cores; on queues of one kind if it is given."""
+    chunks = [(kind, seeds[n : n + CHUNK]) for n in range(0, len(seeds), CHUNK)]
     total = RunOfSeeds()
     with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=get_context("spawn")) as processes:
         for part in processes.map(_run_chunk, chunks):
@@ -61,40 +73,51 @@ def run_seeds(seeds: Sequence[int], jobs: int | None = None) -> RunOfSeeds:
     return total
 
 
-def _run_chunk(chunk: tuple[bool, Sequence[int]]) -> RunOfSeeds:
-    ordered, seeds = chunk
+def _run_chunk(chunk: tuple[str | None, Sequence[int]]) -> RunOfSeeds:
+    kind, seeds = chunk
     total = RunOfSeeds()
     for seed in seeds:
-        total.add(run_one(seed, ordered=ordered))
+        total.add(run_one(seed, kind or kind_of(seed)))
     return total
 
 
-def run_one(seed: int, *, ordered: bool) -> RunOfSeeds:
+def run_one(seed: int, kind: str) -> RunOfSeeds:
     """Play one seed; whatever goes wrong is a failure of that seed."""
     run = RunOfSeeds(count=1)
+    began = process_time()
     try:
-        played = play(seed, ordered=ordered)
+        played = play(seed, kind)
     except Exception as error:
-        run.failures.append(Failure(ordered, seed, f"the history could not be played: {error!r}"))
+        run.failures.append(Failure(kind, seed, f"the history could not be played: {error!r}"))
         return run
-    problems = [f"{rule}: {violation}" for rule, violation in played.violations] + played.errors
-    if problems:
-        run.failures.append(Failure(ordered, seed, "\n".join(problems[:5])))
+    run.seconds[played.plan.theme] = process_time() - began
+    run.played[played.plan.theme] = 1
+    if problems := _problems(played):
+        run.failures.append(Failure(kind, seed, "\n".join(problems), played.plan.theme))
     run.messages = len(played.plan.letters)
     run.attempts = sum(event.kind is Kind.ATTEMPT for event in played.events)
-    run.happened[ordered].update(happened(played))
+    run.happened.update(happened(played))
     return run
 
 
-def parse_seed(text: str) -> tuple[bool, int]:
-    """`ordered:66` -> (True, 66)."""
+def _problems(played: Played) -> list[str]:
+    """The first violation of each rule, and what broke."""
+    first: dict[str, str] = {}
+    count = Counter(rule for rule, _ in played.violations)
+    for rule, violation in played.violations:
+        first.setdefault(rule, f"{rule}: {violation}" + (f" (and {count[rule] - 1} more)" if count[rule] > 1 else ""))
+    return [*first.values(), *played.errors[:3]]
+
+
+def parse_seed(text: str) -> tuple[str, int]:
+    """`mixed:66` -> ("mixed", 66)."""
     kind, _, number = text.partition(":")
-    if kind not in ("ordered", "unordered") or not number.isdigit():
-        raise SystemExit(f"{text!r} is not a seed: write ordered:66 or unordered:7")
-    return kind == "ordered", int(number)
+    if kind not in ALL_KINDS or not number.isdigit():
+        raise SystemExit(f"{text!r} is not a seed: write one of {', '.join(ALL_KINDS)} and a number, as mixed:66")
+    return kind, int(number)
 
 
-def regression_seeds() -> list[tuple[bool, int]]:
+def regression_seeds() -> list[tuple[str, int]]:
     """Seeds that failed once, without the words behind them."""
     lines = REGRESSION_FILE.read_text().splitlines()
     return [parse_seed(line.split()[0]) for line in lines if line.strip() and not line.startswith("#")]
@@ -105,6 +128,6 @@ def keep_failing(failures: Iterable[Failure]) -> None:
     known = set(regression_seeds())
     with REGRESSION_FILE.open("a") as file:
         for failure in failures:
-            if (failure.ordered, failure.seed) not in known:
+            if (failure.kind, failure.seed) not in known:
                 file.write(f"{failure.key}  {failure.text.splitlines()[0]}\n")
     print(f"kept in {REGRESSION_FILE.name}")

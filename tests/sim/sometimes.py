@@ -3,11 +3,13 @@
 Each is told from a history alone, or counted where it happened. A run over many seeds fails if one of them never came.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from flowcatalyst.message import DispatchMode, Nack, Result, Retry, Settled
-from flowcatalyst.simulation.history import Event, Facts, Kind
+from flowcatalyst.message import DEFAULT_GROUP, DispatchMode, Nack, Result, Retry, Settled
+from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS
+from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
 from flowcatalyst.simulation.queue import QueueFaults
 from tests.sim.plan import ENDPOINT_TROUBLES
 from tests.sim.play import Played
@@ -16,6 +18,13 @@ from tests.sim.play import Played
 COUNTED = (
     *(field.name for field in fields(QueueFaults) if field.name != "latency_s"),
     *(f"endpoint: {kind}" for kind in ENDPOINT_TROUBLES if kind not in ("slow", "outage")),
+    "endpoint: silence",
+    "endpoint: probe hung",
+    "endpoint: asked for patience",
+    "connection cut",
+    "taken by another router",
+    "clock stepped ahead",
+    "clock stepped back",
     "dead_letter_fails",
     "lease lost",
     "breaker opened",
@@ -52,10 +61,22 @@ TOLD = (
     "high priority overtook",
     "failed message passed by its group",
     "delivered again after a crash",
+    "connection lost while an attempt is in flight",
+    "shown again after its connection was lost",
+    "lost with its connection and delivered by another router",
+    "clock stepped while an attempt is in flight",
+    "group has messages of two queues at once",
+    "default group has messages of two queues at once",
+    "message of another queue waits behind a failed one",
+    "two messages with one id at once",
+    "more for a pool than it has room for",
+    "a hundred groups fail at once",
+    "started beside an endpoint that hangs",
+    "recovered endpoint tried",
 )
 ALL = (*COUNTED, *TOLD)
-# An ordered queue gets back at once what a removed pool has not started.
-ONLY_IF_UNORDERED = {"attempt in a pool that was removed"}
+MANY_GROUPS = 100
+HANGS_S = 10.0
 
 
 def happened(played: Played) -> set[str]:
@@ -81,6 +102,13 @@ class _Story:
         self.concurrency: dict[str, int] = {}
         self.stopping = False
         self.given_back_after_failure: set[str] = set()
+        self.failing: set[str | None] = set()  # groups whose latest attempt failed
+        self.owned: dict[str | None, dict[str, None]] = {}  # by ordered group: received and not settled
+        self.lost: set[str] = set()  # with their connection
+        self.recovered: set[str] = set()  # hosts
+        self.began: dict[str, float] = {}  # of what is in flight
+        self.waiting_for: Counter[str] = Counter()  # by pool: published and never attempted
+        self.capacity: dict[str, int] = {}
 
     def read(self, events: Sequence[Event]) -> Iterator[str]:
         readers = {
@@ -98,14 +126,22 @@ class _Story:
             Kind.STOPPING: self._stopping,
             Kind.STOPPED: self._ended,
             Kind.CRASHED: self._crashed,
+            Kind.LOST: self._lost,
+            Kind.TAKEN: self._taken,
+            Kind.STEPPED: self._stepped,
+            Kind.RECOVERED: self._recovered,
         }
         for event in events:
             reader = readers.get(event.kind)
             if reader is not None:
                 yield from reader(event) or ()
 
-    def _published(self, event: Event) -> None:
-        self.facts[event.message] = event.value
+    def _published(self, event: Event) -> Iterator[str]:
+        facts: Facts = event.value
+        self.facts[event.message] = facts
+        self.waiting_for[facts.pool] += 1
+        if self.waiting_for[facts.pool] > self.capacity.get(facts.pool, DEFAULT_POOL_LIMITS.effective_capacity):
+            yield "more for a pool than it has room for"
 
     def _limits(self, event: Event) -> Iterator[str]:
         pool = event.pool
@@ -119,6 +155,7 @@ class _Story:
         self.removed_pools.discard(pool)
         before, now = self.concurrency.get(pool), event.value.concurrency
         self.concurrency[pool] = now
+        self.capacity[pool] = event.value.effective_capacity
         if before is not None and now > before:
             yield "pool grown"
         if list(self.in_flight.values()).count(pool) > now:
@@ -129,6 +166,30 @@ class _Story:
             yield "redelivery while in flight"
         if event.message in self.ack_open:
             yield "redelivery while the ack is under way"
+        if event.message in self.lost:
+            self.lost.discard(event.message)
+            yield "shown again after its connection was lost"
+        twin = event.message.removesuffix("~") if event.message.endswith("~") else f"{event.message}~"
+        if any(twin in owned for owned in self.owned.values()):
+            yield "two messages with one id at once"
+        yield from self._own(event.message)
+
+    def _own(self, name: str) -> Iterator[str]:
+        facts = self.facts[name]
+        if not facts.ordered or facts.copy_of is not None:
+            return
+        owned = self.owned.setdefault(facts.group, {})
+        owned[name] = None
+        others = [other for other in owned if self.facts[other].queue != facts.queue]
+        if others:
+            yield "group has messages of two queues at once"
+            if facts.group == DEFAULT_GROUP:
+                yield "default group has messages of two queues at once"
+            if facts.group in self.failing:
+                yield "message of another queue waits behind a failed one"
+
+    def _settled(self, name: str) -> None:
+        self.owned.get(self.facts[name].group, {}).pop(name, None)
 
     def _attempt(self, event: Event) -> Iterator[str]:
         name = event.message
@@ -139,21 +200,40 @@ class _Story:
         if name in self.ever_delivered and name not in self.attempted:
             yield "delivered again after a crash"
         if name not in self.attempted:
-            earlier = [other for other in self.facts if other not in self.attempted | self.buried]
-            earlier = earlier[: earlier.index(name)] if name in earlier else []
-            group = [other for other in earlier if self.facts[other].group == facts.group and self.facts[other].ordered]
-            if facts.high_priority and facts.ordered and any(not self.facts[other].high_priority for other in group):
+            if facts.high_priority and facts.ordered and self._passes_regular_ones(name):
                 yield "high priority overtook"
             if facts.mode is DispatchMode.NEXT_ON_ERROR:
                 failed = self.given_back_after_failure
                 if any(self.facts[other].group == facts.group for other in failed):
                     yield "failed message passed by its group"
+            self.waiting_for[facts.pool] -= 1
+        if any(pool == event.pool and event.at - self.began[other] > HANGS_S for other, pool in self.in_flight.items()):
+            yield "started beside an endpoint that hangs"
+        if facts.host in self.recovered:
+            yield "recovered endpoint tried"
+        self.began[name] = event.at
         self.attempted.add(name)
         self.in_flight[name] = event.pool
 
-    def _answer(self, event: Event) -> None:
+    def _passes_regular_ones(self, name: str) -> bool:
+        done, group = self.attempted | self.buried, self.facts[name].group
+        for other, facts in self.facts.items():
+            if other == name:
+                return False
+            if facts.group == group and facts.ordered and not facts.high_priority and other not in done:
+                return True
+        return False
+
+    def _answer(self, event: Event) -> Iterator[str]:
         self.in_flight.pop(event.message, None)
-        if event.value.result is Result.SUCCESS:
+        group = self.facts[event.message].group
+        if event.value.result is not Result.SUCCESS:
+            self.failing.add(group)
+            if len(self.failing) >= MANY_GROUPS:
+                yield "a hundred groups fail at once"
+        else:
+            self.failing.discard(group)
+            self._settled(event.message)
             self.delivered.add(event.message)
             self.ever_delivered.add(event.message)
             self.given_back_after_failure.discard(event.message)
@@ -170,6 +250,7 @@ class _Story:
 
     def _buried(self, event: Event) -> Iterator[str]:
         self.buried.add(event.message)
+        self._settled(event.message)
         if str(event.value).startswith("gave up"):
             yield "gave up after the last attempt"
         if not self.facts[event.message].readable:
@@ -201,6 +282,24 @@ class _Story:
         self.delivered.discard(name)
         self.buried.discard(name)
 
+    def _lost(self, event: Event) -> Iterator[str]:
+        if event.value is Lost.CONNECTION:
+            self.lost.add(event.message)
+            self._settled(event.message)
+            if event.message in self.in_flight:
+                yield "connection lost while an attempt is in flight"
+
+    def _taken(self, event: Event) -> Iterator[str]:
+        if event.message in self.lost:
+            yield "lost with its connection and delivered by another router"
+
+    def _stepped(self, event: Event) -> Iterator[str]:
+        if self.in_flight:
+            yield "clock stepped while an attempt is in flight"
+
+    def _recovered(self, event: Event) -> None:
+        self.recovered.add(event.value)
+
     def _stopping(self, event: Event) -> Iterator[str]:
         self.stopping = True
         if self.waiting:
@@ -215,6 +314,8 @@ class _Story:
         self.ack_open.clear()
         self.attempted.clear()
         self.delivered.clear()
+        self.owned.clear()
+        self.lost.clear()
 
     def _crashed(self, event: Event) -> Iterator[str]:
         if self.delivered:

@@ -1,386 +1,339 @@
-"""Bugs in slots, room, attempts and what follows from them."""
+"""Bugs in slots, room, permits, attempts and what follows from them."""
 
-from typing import Final
+import asyncio
+from dataclasses import replace
+from typing import Any, Final
 
-from tests.mutants.mutant import Mutant
+from flowcatalyst.message import Ack, Delivery, Nack, Reject, Retry, Verdict
+from flowcatalyst.routing import policy
+from flowcatalyst.routing.alarm import Alarm
+from flowcatalyst.routing.failure_memory import FailureMemory
+from flowcatalyst.routing.groups import FailureScope
+from flowcatalyst.routing.judge import Judge
+from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.pool import Pool
+from flowcatalyst.routing.rate import WINDOW_S, SlidingWindow
+from tests.mutants.mutant import Bugs, instead_of
 
-POOL_BUGS: Final = (
-    Mutant(
-        "a retry does not wait for its backoff",
-        "routing/pool.py",
-        (
-            (
-                """\
-                self._hold(delivery, after_s, f"retry after {delivery.failures} failed attempts")
-""",
-                """\
-                self._hold(delivery, after_s / 2, f"retry after {delivery.failures} failed attempts")
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "the room of a pool does not count what is in flight",
-        "routing/pool.py",
-        (
-            (
-                """\
-        return 0 if self.draining else max(0, self._capacity - len(self._scheduler))
-""",
-                """\
-        return 0 if self.draining else max(0, self._capacity - self._scheduler.buffered)
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a pool accepts one message more than its capacity",
-        "routing/pool.py",
-        (
-            (
-                """\
-        return 0 if self.draining else max(0, self._capacity - len(self._scheduler))
-""",
-                """\
-        return 0 if self.draining else max(0, self._capacity + 1 - len(self._scheduler))
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a reload does not change the capacity of a pool",
-        "routing/pool.py",
-        (
-            (
-                """\
-        self._capacity = limits.effective_capacity
-        self._rate.change(limits.rate_per_minute)
-""",
-                """\
-        self._rate.change(limits.rate_per_minute)
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a reload stops the timer of the holds and sets none",
-        "routing/pool.py",
-        (
-            (
-                """\
-        self._rate.change(limits.rate_per_minute)
-        self._pump_soon()
-""",
-                """\
-        self._rate.change(limits.rate_per_minute)
-        self._disarm()
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a slot goes on although its pool shrank",
-        "routing/pool.py",
-        (
-            (
-                """\
-        while len(self._slots) <= self.limits.concurrency:
-""",
-                """\
-        while True:
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a pool fills its slots as if all of them were free",
-        "routing/pool.py",
-        (
-            (
-                """\
-        wanted = min(self.limits.concurrency - len(self._slots), self._scheduler.ready_count)
-""",
-                """\
-        wanted = min(self.limits.concurrency, self._scheduler.ready_count)
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a cancelled slot stays in the pool's count",
-        "routing/pool.py",
-        (
-            (
-                """\
-        self._slots.pop(slot, None)
-""",
-                """\
+BUGS: Final = Bugs()
+
+
+# Slots and timers
+
+
+@BUGS.add("a slot goes on although its pool shrank")
+def _() -> None:
+    @instead_of(Pool, "_run_slot")
+    async def run_slot(original: Any, self: Any) -> None:
+        while (delivery := self._next()) is not None:
+            await self._process(delivery)
+
+
+@BUGS.add("a pool fills its slots as if all of them were free")
+def _() -> None:
+    @instead_of(Pool, "_pump")
+    def pump(original: Any, self: Any) -> None:
+        slots, self._slots = self._slots, {}
+        original(self)
+        self._slots = {**slots, **self._slots}
+
+
+@BUGS.add("a cancelled slot stays in the pool's count")
+def _() -> None:
+    @instead_of(Pool, "_slot_ended")
+    def slot_ended(original: Any, self: Any, slot: "asyncio.Task[None]") -> None:
         if not slot.cancelled():
-            self._slots.pop(slot, None)
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a cancelled attempt stays in flight for ever",
-        "routing/pool.py",
-        (
-            (
-                """\
-            self._scheduler.finish(delivery)  # nothing starts any more; the tracker still has it
-""",
-                """\
-            pass
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a cancelled attempt counts as done and is acked",
-        "routing/pool.py",
-        (
-            (
-                """\
-            self._scheduler.finish(delivery)  # nothing starts any more; the tracker still has it
-""",
-                """\
-            self._scheduler.finish(delivery)
-            delivery.source.ack(delivery)
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a message that comes while the last slot ends wakes nobody",
-        "routing/pool.py",
-        (
-            (
-                """\
-        if self._scheduler.has_ready:
-            self._pump_soon()
-""",
-                "",
-            ),
-        ),
-        missing="two slots have to end at the same moment while their pool shrinks: too rare for random histories; "
-        "tests/integration/pool_test.py has a test for it",
-    ),
-    Mutant(
-        "the timer that rang still counts as set",
-        "routing/pool.py",
-        (
-            (
-                """\
-    def _timer_rang(self) -> None:
-        self._timer = None
-""",
-                """\
-    def _timer_rang(self) -> None:
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "those who wait for room are not told when a message leaves",
-        "routing/pool.py",
-        (
-            (
-                """\
-        self._tell_room()
-        if self.draining or self.retiring:
-""",
-                """\
-        if self.draining or self.retiring:
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a drain leaves the timer of the holds running",
-        "routing/pool.py",
-        (
-            (
-                """\
-        self.draining = True
-        self._disarm()
-""",
-                """\
-        self.draining = True
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a drain keeps the followers of the last attempt of a group",
-        "routing/pool.py",
-        (
-            (
-                """\
-        if self.draining or self.retiring:
-            self._give_back_waiting()
-""",
-                """\
-        if self.draining and not len(self._scheduler):
-            self._drained.set()
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a retry does not take a permit",
-        "routing/pool.py",
-        (
-            (
-                """\
-                self._rate.take(now)
-""",
-                """\
-                if not delivery.tries:
-                    self._rate.take(now)
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a held message keeps its slot",
-        "routing/pool.py",
-        (
-            (
-                """\
-            await self._process(delivery)
-""",
-                """\
-            await self._process(delivery)
-            while (until := self._scheduler.place_of(delivery)[1]) is not None and not self.draining:
-                await asyncio.sleep(max(0.0, until - self._now()))
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "an open breaker lets the others pass where a failure would",
-        "routing/pool.py",
-        (
-            (
-                """\
-            self._give_back(delivery, delay_s, FailureScope.GROUP if delivery.ordered else None)
-""",
-                """\
-            self._give_back(delivery, delay_s, FailureScope.GROUP if delivery.blocks_group else None)
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "an open breaker gives back only the batch of a message",
-        "routing/pool.py",
-        (
-            (
-                """\
-            self._give_back(delivery, delay_s, FailureScope.GROUP if delivery.ordered else None)
-""",
-                """\
-            self._give_back(delivery, delay_s, self.limits.failure_scope if delivery.ordered else None)
-""",
-            ),
-        ),
-        missing="a queue that locks groups shows a second batch of a group only when a lease ran out: too rare",
-    ),
-    Mutant(
-        "the followers of a failed message are neither kept nor given back",
-        "routing/pool.py",
-        (
-            (
-                """\
-            for follower in self._scheduler.fail(delivery, scope):
-                follower.source.nack(follower, self._tools.delays.follower_s)
-""",
-                """\
-            for _ in self._scheduler.fail(delivery, scope):
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a failed message lets its followers pass",
-        "routing/pool.py",
-        (
-            (
-                """\
-                self._give_back(delivery, delay_s, self.limits.failure_scope if delivery.blocks_group else None)
-""",
-                """\
-                self._give_back(delivery, delay_s, None)
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "what a drain gives back to a queue without order waits there",
-        "routing/pool.py",
-        (
-            (
-                """\
-        delivery.source.nack(delivery, after_s if ordered else 0.0)
-""",
-                """\
-        delivery.source.nack(delivery, after_s)
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a removed pool gives back what its queue cannot keep in order",
-        "routing/pool.py",
-        (
-            (
-                """\
-        return self.draining or (self.retiring and delivery.source.capabilities.ordered_redelivery)
-""",
-                """\
-        return self.draining or self.retiring
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a message whose dead letter could not be recorded is acked all the same",
-        "routing/pool.py",
-        (
-            (
-                """\
-            return policy.wait_before_next_attempt(
-                self._tools.delays.give_back_s, delivery, delivery.source.capabilities
-            )
-""",
-                "",
-            ),
-        ),
-    ),
-    Mutant(
-        "delivered messages are not counted",
-        "routing/pool.py",
-        (
-            (
-                """\
-                self.stats.delivered += 1
-""",
-                "",
-            ),
-        ),
-    ),
-    Mutant(
-        "a dead letter counts as delivered",
-        "routing/pool.py",
-        (
-            (
-                """\
-                self.stats.dead_lettered += 1
-""",
-                """\
-                self.stats.delivered += 1
-""",
-            ),
-        ),
-    ),
+            original(self, slot)
+
+
+@BUGS.add(
+    "a message that comes while the last slot ends wakes nobody",
+    test="tests/mutants/last_slot_test.py",
 )
+def _() -> None:
+    @instead_of(Pool, "_slot_ended")
+    def slot_ended(original: Any, self: Any, slot: "asyncio.Task[None]") -> None:
+        self._slots.pop(slot, None)
+
+
+@BUGS.add("a held message keeps its slot")
+def _() -> None:
+    @instead_of(Pool, "_process")
+    async def process(original: Any, self: Any, delivery: Delivery) -> None:
+        await original(self, delivery)
+        while (until := self._scheduler.place_of(delivery).held_until) is not None and not self.draining:
+            await asyncio.sleep(max(0.0, until - self._now()))
+
+
+@BUGS.add("the timer that rang still counts as set")
+def _() -> None:
+    @instead_of(Alarm, "_rings")
+    def rings(original: Any, self: Any) -> None:
+        self._ring()
+
+
+@BUGS.add("a reload stops the timer of the holds and sets none")
+def _() -> None:
+    @instead_of(Pool, "change")
+    def change(original: Any, self: Any, limits: PoolLimits) -> None:
+        due, self._pump_is_due = self._pump_is_due, True  # so it is not asked for
+        original(self, limits)
+        self._pump_is_due = due
+        self._alarm.stop()
+
+
+@BUGS.add("a drain leaves the timer of the holds running")
+def _() -> None:
+    @instead_of(Pool, "drain")
+    def drain(original: Any, self: Any) -> None:
+        timer, self._alarm._timer = self._alarm._timer, None
+        original(self)
+        self._alarm._timer = timer
+
+
+# Room
+
+
+@BUGS.add("a pool whose capacity is used up asks for nothing although a slot is idle")
+def _() -> None:
+    @instead_of(Pool, "room")
+    def room(original: Any, self: Any) -> int:
+        wanted = self.limits.effective_capacity - self.size + self._scheduler.stalled
+        return int(original(self)) if wanted >= self.limits.effective_capacity // 4 else 0
+
+
+@BUGS.add("what only waits takes the place of what could start")
+def _() -> None:
+    @instead_of(Pool, "room")
+    def room(original: Any, self: Any) -> int:
+        return 0 if self.draining else max(0, self.limits.effective_capacity - self.size)
+
+
+@BUGS.add(
+    "a pool parks without a limit",
+    test="tests/integration/pool_test.py::"
+    "test_a_pool_never_holds_more_than_capacity_and_parked_limit_even_while_everything_fails",
+)
+def _() -> None:
+    @instead_of(Pool, "is_full")
+    def is_full(original: Any, self: Any) -> bool:
+        return False
+
+
+@BUGS.add("nobody is told that a pool has room again")
+def _() -> None:
+    @instead_of(Pool, "_tell_room")
+    def tell_room(original: Any, self: Any) -> None:
+        if self.draining:
+            original(self)
+
+
+# Permits
+
+
+@BUGS.add("a retry does not take a permit")
+def _() -> None:
+    @instead_of(Pool, "_next")
+    def next_one(original: Any, self: Any) -> Delivery | None:
+        delivery: Delivery | None = original(self)
+        if delivery is not None and delivery.tries > 1 and self._rate.per_minute is not None:
+            self._rate._starts.pop()
+        return delivery
+
+
+@BUGS.add("a permit is taken twice", machine="rate")
+def _() -> None:
+    @instead_of(SlidingWindow, "take")
+    def take(original: Any, self: Any, now: float) -> None:
+        original(self, now)
+        if self.per_minute is not None:
+            self._starts.append(now)
+
+
+@BUGS.add("a lowered rate limit waits for the oldest start only", machine="rate")
+def _() -> None:
+    @instead_of(SlidingWindow, "next_permit_at")
+    def next_permit_at(original: Any, self: Any, now: float) -> float:
+        return now if original(self, now) <= now else self._starts[0] + WINDOW_S
+
+
+@BUGS.add("the window of the rate jumps instead of sliding")
+def _() -> None:
+    @instead_of(SlidingWindow, "_forget_old")
+    def forget_old(original: Any, self: Any, now: float) -> None:
+        if self._starts and self._starts[0] + WINDOW_S <= now:
+            self._starts.clear()
+
+
+@BUGS.add("a reload forgets the permits that were taken")
+def _() -> None:
+    @instead_of(SlidingWindow, "change")
+    def change(original: Any, self: Any, per_minute: int | None) -> None:
+        original(self, per_minute)
+        self._starts.clear()
+
+
+# Attempts and what follows from them
+
+
+@BUGS.add("a retry does not wait for its backoff")
+def _() -> None:
+    @instead_of(Pool, "_hold")
+    def hold(original: Any, self: Any, delivery: Delivery, seconds: float, reason: str) -> None:
+        original(self, delivery, seconds / 2, reason)
+
+
+@BUGS.add("a cancelled attempt stays in flight for ever")
+def _() -> None:
+    @instead_of(Pool, "_abandon")
+    def abandon(original: Any, self: Any, delivery: Delivery, **options: Any) -> None:
+        if not self.draining:
+            original(self, delivery, **options)
+
+
+@BUGS.add("a cancelled attempt counts as done and is acked")
+def _() -> None:
+    @instead_of(Pool, "_abandon")
+    def abandon(original: Any, self: Any, delivery: Delivery, **options: Any) -> None:
+        original(self, delivery, **options)
+        if self.draining:
+            delivery.source.ack(delivery)
+
+
+@BUGS.add("a failed message lets its followers pass")
+def _() -> None:
+    @instead_of(Pool, "_give_back")
+    def give_back(original: Any, self: Any, delivery: Delivery, delay_s: float, scope: FailureScope | None) -> None:
+        original(self, delivery, delay_s, None)
+
+
+@BUGS.add("those behind a message that is due in a second stay away for ten")
+def _() -> None:
+    @instead_of(Pool, "_give_back")
+    def give_back(original: Any, self: Any, delivery: Delivery, delay_s: float, scope: FailureScope | None) -> None:
+        nack = self._nack
+        self._nack = lambda one, after_s, **options: nack(one, after_s if one is delivery else 10.0, **options)
+        original(self, delivery, delay_s, scope)
+        del self._nack
+
+
+@BUGS.add("a failed message goes back to a queue that does not keep order")
+def _() -> None:
+    @instead_of(policy, "wait_before_next_attempt")
+    def wait_before_next_attempt(original: Any, delay_s: float, *_: Any) -> Verdict:
+        return Nack(delay_s)
+
+
+@BUGS.add("a message whose dead letter could not be recorded is acked all the same")
+def _() -> None:
+    @instead_of(Judge, "dead_letter")
+    async def dead_letter(original: Any, self: Any, delivery: Delivery, verdict: Reject, outcome: Any) -> Verdict:
+        await original(self, delivery, verdict, outcome)
+        return verdict
+
+
+@BUGS.add("delivered messages are not counted")
+def _() -> None:
+    @instead_of(Pool, "_conclude")
+    def conclude(original: Any, self: Any, delivery: Delivery, verdict: Verdict) -> None:
+        original(self, delivery, verdict)
+        self.stats.delivered -= isinstance(verdict, Ack)
+
+
+@BUGS.add("a dead letter counts as delivered")
+def _() -> None:
+    @instead_of(Pool, "_conclude")
+    def conclude(original: Any, self: Any, delivery: Delivery, verdict: Verdict) -> None:
+        original(self, delivery, verdict)
+        buried = isinstance(verdict, Reject)
+        self.stats.dead_lettered -= buried
+        self.stats.delivered += buried
+
+
+@BUGS.add(
+    "the next message does not wait for the ack where it should",
+    test="tests/integration/admission_test.py::TestAckBeforeNext::"
+    "test_next_message_of_a_group_starts_only_when_the_ack_of_the_one_before_is_durable",
+)
+def _() -> None:
+    @instead_of(Pool, "_ack")
+    def ack(original: Any, self: Any, delivery: Delivery) -> None:
+        self._scheduler.finish(delivery)
+        delivery.source.ack(delivery)
+
+
+@BUGS.add(
+    "a message that came back begins with the quick retries again",
+    test="tests/unit/failure_memory_test.py",
+)
+def _() -> None:
+    @instead_of(FailureMemory, "restore")
+    def restore(original: Any, self: Any, delivery: Delivery) -> None:
+        return None
+
+
+@BUGS.add(
+    "a message that goes on failing is tried as often as ever",
+    test="tests/unit/policy_test.py::TestConfiguredDelays",
+)
+def _() -> None:
+    @instead_of(policy.Delays, "after")
+    def after(original: Any, self: Any, failures: int) -> float:
+        return float(self.give_back_s)
+
+
+@BUGS.add(
+    "a mis-deploy buries what its pool wanted to be retried",
+    test="tests/integration/admission_test.py::"
+    "test_statuses_of_the_pool_setting_are_retried_in_order_instead_of_becoming_dead_letters",
+)
+def _() -> None:
+    @instead_of(policy, "decide")
+    def decide(
+        original: Any, outcome: Any, delivery: Delivery, queue: Any, limits: PoolLimits, *delays: Any
+    ) -> Verdict:
+        verdict: Verdict = original(outcome, delivery, queue, replace(limits, retry_statuses=frozenset()), *delays)
+        return verdict
+
+
+@BUGS.add(
+    "an attempt whose verdict failed is repeated at once",
+    test="tests/integration/admission_test.py::test_an_attempt_without_a_verdict_is_not_repeated_without_a_pause",
+)
+def _() -> None:
+    @instead_of(Judge, "judge")
+    def judge(original: Any, self: Any, delivery: Delivery, outcome: Any, limits: PoolLimits, _: float) -> Verdict:
+        delivery.failures += outcome.counts
+        return policy.decide(outcome, delivery, delivery.source.capabilities, limits, self._tools.delays)
+
+
+# Ends
+
+
+@BUGS.add("a drain keeps the followers of the last attempt of a group")
+def _() -> None:
+    @instead_of(Pool, "_nack_waiting")
+    def nack_waiting(original: Any, self: Any, after: Delivery | None = None) -> None:
+        if after is None:
+            original(self)
+        elif not self.size:
+            self._drained.set()
+
+
+@BUGS.add("what a drain gives back to a queue without order waits there")
+def _() -> None:
+    @instead_of(Pool, "_conclude")
+    def conclude(original: Any, self: Any, delivery: Delivery, verdict: Verdict) -> None:
+        if not (self.draining and isinstance(verdict, Retry)):
+            original(self, delivery, verdict)
+            return
+        self._scheduler.finish(delivery)
+        self._nack(delivery, verdict.after_s)
+        self._nack_waiting(delivery)
+
+
+@BUGS.add("a removed pool gives back what its queue cannot keep in order")
+def _() -> None:
+    @instead_of(Pool, "_leaves")
+    def leaves(original: Any, self: Any, delivery: Delivery) -> bool:
+        return bool(self.draining or self.retiring)

@@ -1,339 +1,177 @@
-"""Bugs towards the queues: polls, acks, give-backs, and the end of a router."""
+"""Bugs towards the queues: polls, acks, nacks, and the end of a router."""
 
-from typing import Final
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
 
-from tests.mutants.mutant import Mutant
+from flowcatalyst.engine import Engine
+from flowcatalyst.errors import FlowCatalystError
+from flowcatalyst.message import Delivery
+from flowcatalyst.queues.consumer import Consumer
+from flowcatalyst.queues.settle import Settler
+from flowcatalyst.routing.router import Router
+from flowcatalyst.tasks import Tasks
+from tests.mutants.mutant import Bugs, instead_of
 
-QUEUE_BUGS: Final = (
-    Mutant(
-        "what is given back stays owned until the queue confirms it",
-        "queues/settle.py",
-        (
-            (
-                """\
+BUGS: Final = Bugs()
+
+
+# Acks and nacks
+
+
+@BUGS.add("what is given back stays owned until the queue confirms it")
+def _() -> None:
+    @instead_of(Settler, "nack")
+    def nack(original: Any, self: Any, delivery: Delivery, *args: Any, **options: Any) -> None:
+        original(self, delivery, *args, **options)
+        if hasattr(delivery, "pointer"):
+            self._tracker.track(delivery)
+
+    @instead_of(Settler, "_flush_nacks")
+    async def flush_nacks(original: Any, self: Any, batch: list[Delivery], *args: Any) -> bool:
+        done = await original(self, batch, *args)
+        for delivery in batch:
+            self._tracker.remove(delivery)
+        return bool(done)
+
+
+@BUGS.add("the ack of a copy is not recognised while it is under way")
+def _() -> None:
+    @instead_of(Settler, "ack")
+    def ack(original: Any, self: Any, delivery: Delivery, *args: Any) -> None:
+        original(self, delivery, *args)
+        self._unowned.pop(delivery.broker_id, None)
+
+
+@BUGS.add("a message is released when its ack is asked for")
+def _() -> None:
+    @instead_of(Settler, "ack")
+    def ack(original: Any, self: Any, delivery: Delivery, *args: Any) -> None:
+        original(self, delivery, *args)
         self._tracker.remove(delivery)
-        self._nacks[delay_s, unlock].append(delivery)
-""",
-                """\
-        self._nacks[delay_s, unlock].append(delivery)
-""",
-            ),
-            (
-                """\
-                self._nack_tries.pop(delivery, None)
-""",
-                """\
-                self._nack_tries.pop(delivery, None)
-                self._tracker.remove(delivery)
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "the ack of a copy is not recognised while it is under way",
-        "queues/settle.py",
-        (
-            (
-                """\
-        if self._tracker.owned(delivery.broker_id) is not delivery:
-            self._unowned[delivery.broker_id] = delivery
-""",
-                "",
-            ),
-        ),
-    ),
-    Mutant(
-        "a message is released when its ack is asked for",
-        "queues/settle.py",
-        (
-            (
-                """\
-        self._acks.append(delivery)
-        if self._tracker.owned(delivery.broker_id) is not delivery:
-""",
-                """\
-        self._acks.append(delivery)
-        if self._tracker.remove(delivery):
-            pass
-        elif self._tracker.owned(delivery.broker_id) is not delivery:
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "an ack that failed is not repeated",
-        "queues/settle.py",
-        (
-            (
-                """\
-                self._acks.append(delivery)
-                continue
-""",
-                """\
-                continue
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "acks that failed in part are repeated as a whole",
-        "queues/settle.py",
-        (
-            (
-                """\
-            if result is Settled.FAILED or _was_redelivered(delivery, receipt, result):
-""",
-                """\
-            if Settled.FAILED in results or _was_redelivered(delivery, receipt, result):
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "failed acks wait for the next message to be settled",
-        "queues/settle.py",
-        (
-            (
-                """\
-        if self._acks or self._nacks:
-            self._work.set()
-        else:
-""",
-                """\
-        if not self._acks and not self._nacks:
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a lost ack is not remembered",
-        "queues/settle.py",
-        (
-            (
-                """\
-                self._remember(delivery.broker_id)
-""",
-                """\
-                pass
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a batch is routed a moment after it was checked",
-        "queues/consumer.py",
-        (
-            (
-                """\
-        unreadable = self._route_readable(batch)
-""",
-                """\
-        unreadable = await self._route_readable(batch)
-""",
-            ),
-            (
-                """\
-    def _route_readable(self, batch: Sequence[Delivery]) -> dict[str, tuple[Delivery, str]]:
-""",
-                """\
-    async def _route_readable(self, batch: Sequence[Delivery]) -> dict[str, tuple[Delivery, str]]:
-""",
-            ),
-            (
-                """\
-            self._route(readable)
-            one_of_each = {delivery.pointer.pool_code: delivery for delivery in readable}.values()
-""",
-                """\
-            await asyncio.sleep(0.05)
-            self._route(readable)
-            one_of_each = {delivery.pointer.pool_code: delivery for delivery in readable}.values()
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a batch is buried and routed in turns",
-        "queues/consumer.py",
-        (
-            (
-                """\
-        unreadable = self._route_readable(batch)
-        for delivery, reason in unreadable.values():
-            await self._bury(delivery, reason)
 
-    def _route_readable(self, batch: Sequence[Delivery]) -> dict[str, tuple[Delivery, str]]:
-""",
-                """\
-        await self._route_readable(batch)
 
-    async def _route_readable(self, batch: Sequence[Delivery]) -> dict[str, tuple[Delivery, str]]:
-""",
-            ),
-            (
-                """\
-                unreadable[delivery.broker_id] = (delivery, str(error))
-""",
-                """\
-                await self._bury(delivery, str(error))
-""",
-            ),
-        ),
-        missing="too rare: an unreadable message behind a redelivery of one whose ack ends meanwhile",
-    ),
-    Mutant(
-        "an unreadable message is acked before it is recorded",
-        "queues/consumer.py",
-        (
-            (
-                """\
-        try:
-            await self._dead_letters.record(delivery, reason, None)
-        except FlowCatalystError as error:
-            text = f"dead letter not recorded: {error}"
-            self._warnings.add(WarningCode.PROCESSING, Severity.CRITICAL, text, "consumer")
-            self._settler.nack(delivery, DEFAULT_DELAY_S)
-        else:
-            log.warning("message_unreadable", action="message_unreadable", queue=self._queue.name, reason=reason)
-            self._settler.ack(delivery)
-""",
-                """\
+@BUGS.add("an ack that failed is not repeated")
+def _() -> None:
+    @instead_of(Settler, "_flush_acks")
+    async def flush_acks(original: Any, self: Any, batch: list[Delivery]) -> bool:
+        done = await original(self, batch)
+        self._acks = [delivery for delivery in self._acks if delivery not in batch]
+        return bool(done)
+
+
+@BUGS.add("acks that failed in part are repeated as a whole")
+def _() -> None:
+    @instead_of(Settler, "_flush_acks")
+    async def flush_acks(original: Any, self: Any, batch: list[Delivery]) -> bool:
+        done = await original(self, batch)
+        if any(delivery in batch for delivery in self._acks):
+            self._acks = [*batch, *(delivery for delivery in self._acks if delivery not in batch)]
+        return bool(done)
+
+
+@BUGS.add("failed acks wait for the next message to be settled")
+def _() -> None:
+    @instead_of(Settler, "settle")
+    async def settle(original: Any, self: Any) -> None:
+        await original(self)
+        self._work.clear()
+
+
+@BUGS.add("a lost ack is not remembered")
+def _() -> None:
+    @instead_of(Settler, "_remember")
+    def remember(original: Any, self: Any, broker_id: str) -> None:
+        return None
+
+
+# Polls
+
+
+@BUGS.add("a batch is routed a moment after it was checked")
+def _() -> None:
+    @instead_of(Router, "route")
+    def route(original: Any, self: Any, batch: Sequence[Delivery]) -> None:
+        asyncio.get_running_loop().call_later(0.05, original, self, batch)
+
+
+@BUGS.add("an unreadable message is acked before it is recorded")
+def _() -> None:
+    @instead_of(Consumer, "_dead_letter")
+    async def dead_letter(original: Any, self: Any, delivery: Delivery, reason: str) -> None:
         self._settler.ack(delivery)
-        while True:
+        recorded = False
+        while not recorded:
             try:
                 await self._dead_letters.record(delivery, reason, None)
-                return
-            except FlowCatalystError as error:
-                text = f"dead letter not recorded: {error}"
-                self._warnings.add(WarningCode.PROCESSING, Severity.CRITICAL, text, "consumer")
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "an unreadable message is acked and forgotten",
-        "queues/consumer.py",
-        (
-            (
-                """\
-            await self._dead_letters.record(delivery, reason, None)
-""",
-                """\
-            pass
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "of what is kept for room the newest is routed first",
-        "queues/consumer.py",
-        (
-            (
-                """\
-        while kept and self._router.route_kept(kept[0]):
-            kept.popleft()
-""",
-                """\
-        while kept and self._router.route_kept(kept[-1]):
-            kept.pop()
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "what is kept for room is routed once and then left alone",
-        "queues/consumer.py",
-        (
-            (
-                """\
-        if kept:
-            self._route_kept_later(code, self._router.pool_of(kept[0]))
-        else:
-""",
-                """\
-        if not kept:
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a queue is not polled while the pools it fed are full",
-        "queues/consumer.py",
-        (
-            (
-                """\
-            await self._first_of([pool.room_future() for pool in fed], FULL_POOL_PATIENCE_S)
-""",
-                """\
-            await self._first_of([pool.room_future() for pool in fed], None)
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a queue is not polled while a batch of its messages is not done",
-        "queues/consumer.py",
-        (
-            (
-                """\
-        await self._accept(batch)
-""",
-                """\
-        await self._accept(batch)
-        while len(self._router.tracker) >= self._queue.capabilities.max_batch:
+                recorded = True
+            except FlowCatalystError:
+                await asyncio.sleep(0.1)
+
+
+@BUGS.add("an unreadable message is acked and forgotten")
+def _() -> None:
+    @instead_of(Consumer, "_dead_letter")
+    async def dead_letter(original: Any, self: Any, delivery: Delivery, reason: str) -> None:
+        self._settler.ack(delivery)
+
+
+@BUGS.add("a queue is not polled while the pools it fed have no room")
+def _() -> None:
+    @instead_of(Consumer, "_until_room_grows")
+    async def until_room_grows(original: Any, self: Any, seconds: float | None) -> bool:
+        return bool(await original(self, None))
+
+
+@BUGS.add("a queue is not polled while a pool that it fed has more than its capacity")
+def _() -> None:
+    @instead_of(Consumer, "_is_blocked_by_a_full_pool")
+    def is_blocked(original: Any, self: Any) -> bool:
+        over = [pool for pool in self._router.all_pools() if pool.parked and pool.code in self._fed]
+        return any(not pool.asked_room() for pool in over)
+
+
+@BUGS.add("a queue is not polled while a batch of its messages is not done")
+def _() -> None:
+    @instead_of(Consumer, "_poll_once")
+    async def poll_once(original: Any, self: Any, *args: Any) -> None:
+        await original(self, *args)
+        while len(self._router.tracker) >= self._queue.capabilities.max_batch and not self._stop_asked.done():
             await self._pause(1.0)
-            if self._stop_asked.done():
-                return
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a poll that failed ends the polling",
-        "queues/consumer.py",
-        (
-            (
-                """\
-            self._is_in_trouble(str(error))
-            await self._pause_longer()
-            return []
-""",
-                """\
-            self._is_in_trouble(str(error))
-            await self._first_of([], None)
-            return []
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a stop drains the pools before the polling ends",
-        "engine.py",
-        (
-            (
-                """\
-        await self._stop_consumers()
-        await self._drain_pools()
-        await self._give_back_the_rest()
-""",
-                """\
-        await self._drain_pools()
-        await self._stop_consumers()
-        await self._give_back_the_rest()
-""",
-            ),
-        ),
-    ),
-    Mutant(
-        "a stop leaves the watchers running",
-        "engine.py",
-        (
-            (
-                """\
-        await self._tasks.cancel()
-""",
-                "",
-            ),
-        ),
-    ),
-)
+
+
+@BUGS.add("a poll that failed ends the polling")
+def _() -> None:
+    @instead_of(Consumer, "_has_failed")
+    async def has_failed(original: Any, self: Any, why: str) -> None:
+        await asyncio.wait([self._stop_asked])
+
+
+@BUGS.add("a consumer that waits is not told that a pool has room")
+def _() -> None:
+    @instead_of(Router, "_room_grew")
+    def room_grew(original: Any, self: Any) -> None:
+        return None
+
+
+# The end of a router
+
+
+@BUGS.add("a stop drains the pools before the polling ends")
+def _() -> None:
+    stop_consumers, drain_pools = Engine._stop_consumers, Engine._drain_pools
+
+    @instead_of(Engine, "_stop_consumers")
+    async def first(original: Any, self: Any) -> None:
+        await drain_pools(self)
+
+    @instead_of(Engine, "_drain_pools")
+    async def second(original: Any, self: Any) -> None:
+        await stop_consumers(self)
+
+
+@BUGS.add("a stop leaves the watchers running")
+def _() -> None:
+    @instead_of(Tasks, "cancel")
+    async def cancel(original: Any, self: Any) -> None:
+        return None

@@ -1,27 +1,28 @@
-"""Hunt: plays histories on a mutated copy of the package until something catches the mutant."""
+"""Hunt: has the player look for something that catches each mutant."""
 
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.mutants.mutant import ROOT, Hunter, Mutant, mutated_package
+from tests.mutants.mutant import ROOT, Hunter, Mutant
+from tests.sim.seeds import kind_of
 
-SEEDS = 400  # of each kind of queue; a mutant that survives them all is not caught
-TIMEOUT_S = 1800.0  # even for all histories of a mutant that makes them long
+SEEDS = 800  # a mutant that survives them all is not caught
+TIMEOUT_S = 3600.0
 KEPT = Path(__file__).parent / "caught_in.txt"
-THE_CLOCK = "the clock"  # what catches a history that hangs within one step
+PATHS = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
 
-# As `seed:kind of queue`, in the order they are played in.
-HISTORIES = [f"{seed}:{kind}" for seed in range(SEEDS) for kind in ("ordered", "unordered")]
+# As `kind of queue:seed`, in the order they are played in.
+HISTORIES = [f"{kind_of(seed)}:{seed}" for seed in range(SEEDS)]
 
 
 @dataclass(slots=True, frozen=True)
 class Finding:
-    """A history that went wrong. For a state machine there is no history, only its name among the checks."""
+    """A history or a test that went wrong."""
 
     history: str
     checks: dict[str, str]  # name of what caught it -> how it was wrong
@@ -31,7 +32,7 @@ class Finding:
 class Catch:
     """What a hunt brought home."""
 
-    mutant: Mutant | None
+    mutant: Mutant
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -48,9 +49,22 @@ class Catch:
         return HISTORIES.index(self.first_history) + 1 if self.first_history in HISTORIES else 0
 
 
-def hunt_where_it_was_caught(mutant: Mutant) -> Catch:
-    """A short cut: begin with the history that caught it when `python -m tests.mutants --keep` ran."""
-    return hunt(mutant, [*kept_histories().get(mutant.name, []), *HISTORIES])
+def hunt(
+    mutants: Sequence[Mutant], histories: Sequence[str] = HISTORIES, *, to_the_end: bool = False, kept: bool = False
+) -> list[Catch]:
+    """Hunt each, in these histories, until the first one that goes wrong, or in all of them.
+
+    Kept: begin with the history that caught it when `python -m tests.mutants --keep` ran.
+    """
+    first = kept_histories() if kept else {}
+    jobs = [(mutant.name, [*first.get(mutant.name, []), *histories]) for mutant in mutants]
+    found = _play(jobs, to_the_end)
+    return [Catch(mutant, found[mutant.name]) for mutant in mutants]
+
+
+def hunt_nothing(histories: Iterable[str]) -> list[Finding]:
+    """What goes wrong in these histories, stateful tests and tests without any bug."""
+    return [finding for part in _play([("", [history]) for history in histories], True).values() for finding in part]
 
 
 def kept_histories() -> dict[str, list[str]]:
@@ -59,39 +73,31 @@ def kept_histories() -> dict[str, list[str]]:
 
 
 def keep_histories(catches: Sequence[Catch]) -> None:
-    """Write down where each mutant was caught."""
-    lines = [
-        f"{catch.first_history} {catch.mutant.name}\n" for catch in catches if catch.mutant and catch.first_history
-    ]
-    KEPT.write_text("".join(lines))
+    """Write down where each mutant was caught, beside what is known of others."""
+    known = kept_histories()
+    for catch in catches:
+        if catch.findings and catch.mutant.hunter is Hunter.SIMULATION:
+            known[catch.mutant.name] = [catch.first_history]
+    KEPT.write_text("".join(f"{histories[0]} {name}\n" for name, histories in known.items()))
 
 
-def hunt(mutant: Mutant | None, histories: Sequence[str] = HISTORIES, *, to_the_end: bool = False) -> Catch:
-    """Play until the first history that goes wrong, or all of them."""
-    what = ["--machine", Path(mutant.file).stem] if mutant is not None and mutant.hunter is Hunter.MACHINES else []
-    what += ["--histories", ",".join(histories)]
-    what += ["--to-the-end"] if to_the_end else []
-    with mutated_package(mutant) as folder:
-        command = [sys.executable, "-m", "tests.mutants.player", "--package-in", str(folder), *what]
-        paths = os.pathsep.join([str(folder), str(ROOT)])
-        return Catch(mutant, _run(command, {**os.environ, "PYTHONPATH": paths}))
-
-
-def _run(command: list[str], environment: dict[str, str]) -> list[Finding]:
-    """What the player printed. A player that breaks down is an error of ours, not a catch."""
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as player:
-        try:
-            output, errors = player.communicate(timeout=TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            player.kill()
-            output, errors = player.communicate()
-            return [*_read(output), Finding("", {THE_CLOCK: f"no end after {TIMEOUT_S:g} s"})]
+def _play(jobs: Sequence[tuple[str, list[str]]], to_the_end: bool) -> dict[str, list[Finding]]:
+    """What the player printed, by the name of the bug. A player that breaks down is an error of ours, not a catch."""
+    command = [sys.executable, "-m", "tests.mutants.player", *(["--to-the-end"] if to_the_end else [])]
+    player = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": PATHS, "PYTEST_XDIST_WORKER": ""},
+        input="".join(f"{json.dumps(job)}\n" for job in jobs),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     if player.returncode:
-        raise RuntimeError(f"the player broke down:\n{errors[-2000:]}")
-    return _read(output)
-
-
-def _read(output: str) -> list[Finding]:
-    return [Finding(**json.loads(line)) for line in output.splitlines()]
+        raise RuntimeError(f"the player broke down:\n{player.stderr[-4000:]}")
+    found: dict[str, list[Finding]] = {name: [] for name, _ in jobs}
+    for line in player.stdout.splitlines():
+        name, findings = json.loads(line)
+        found[name] += [Finding(history, checks) for history, checks in findings]
+    return found

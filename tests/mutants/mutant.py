@@ -1,58 +1,73 @@
-"""Mutant: one planted bug, and how it is put into a copy of the package."""
+"""Mutant: one planted bug, and the means to plant it by patching objects of the imported package.
 
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+A mutant quotes no line of source. It wraps or replaces a method, a property, a function or a constant, so it survives
+every change that keeps that name. One whose name is gone cannot be planted, which is an error and no catch.
+"""
+
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial, wraps
+from inspect import getattr_static
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
-PACKAGE = ROOT / "src" / "flowcatalyst"
 
 
 class Hunter(StrEnum):
     """Who has to catch a mutant."""
 
     SIMULATION = "simulation"
-    MACHINES = "stateful tests"
+    MACHINE = "stateful test"
+    TEST = "test"
 
 
 @dataclass(slots=True, frozen=True)
 class Mutant:
-    """A bug that a good engineer could write.
-
-    Each edit is (old text, new text); the old text occurs exactly once in the file.
-    """
+    """A bug that a good engineer could write. `plant` puts it into the package of this process, for good."""
 
     name: str  # a sentence of what is wrong
-    file: str  # under src/flowcatalyst
-    edits: tuple[tuple[str, str], ...]
+    plant: Callable[[], None]
     hunter: Hunter = Hunter.SIMULATION
-    missing: str = ""  # what the simulation lacks to catch it; empty: it is caught
-
-    def apply(self, text: str) -> str:
-        """The text of the file with the bug in it."""
-        for old, new in self.edits:
-            found = text.count(old)
-            if found != 1:
-                raise ValueError(f"{self.name}: {found} places in {self.file} read {old!r}")
-            text = text.replace(old, new)
-        return text
+    where: str = ""  # name of the stateful test, or the test as pytest names it
+    missing: str = ""  # what has to come together for it to be caught; empty: it is caught
 
 
-@contextmanager
-def mutated_package(mutant: Mutant | None) -> Iterator[Path]:
-    """A folder to import from, which holds a copy of the package with the bug in it; None: without any."""
-    with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
-        copy = Path(folder) / PACKAGE.name
-        shutil.copytree(PACKAGE, copy)  # compiled files too: Python takes them as long as the source is as old
-        if mutant is not None:
-            file = copy / mutant.file
-            mutated = mutant.apply(file.read_text())
-            file.unlink()
-            file.write_text(mutated)
-            for compiled in (file.parent / "__pycache__").glob(f"{file.stem}.*.pyc"):
-                compiled.unlink()
-        yield copy.parent
+class Bugs(list[Mutant]):
+    """The mutants of one file, each made of the function that plants it."""
+
+    def add(
+        self, name: str, *, machine: str = "", test: str = "", missing: str = ""
+    ) -> Callable[[Callable[[], None]], None]:
+        hunter = Hunter.MACHINE if machine else Hunter.TEST if test else Hunter.SIMULATION
+        return lambda plant: self.append(Mutant(name, plant, hunter, machine or test, missing))
+
+
+def instead_of(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """Put a function in the place of a method, a property or a function of a module.
+
+    It is called with the original one before all other arguments. A function is replaced in every module that has it.
+    """
+
+    def plant(new: Callable[..., Any]) -> None:
+        original = getattr_static(owner, name)
+        if isinstance(original, property):
+            setattr(owner, name, property(partial(new, original.fget)))
+        elif isinstance(owner, ModuleType):
+            set_everywhere(owner, name, wraps(original)(partial(new, original)))
+        else:
+            # A function, not a partial: only that becomes a method of an instance.
+            setattr(owner, name, lambda self, *args, **options: new(original, self, *args, **options))
+
+    return plant
+
+
+def set_everywhere(module: ModuleType, name: str, value: Any) -> None:
+    """Change a constant or function of a module, also in the modules that imported it."""
+    original = getattr(module, name)
+    for other in list(sys.modules.values()):
+        if getattr(other, "__name__", "").startswith("flowcatalyst") and vars(other).get(name) is original:
+            setattr(other, name, value)

@@ -1,11 +1,11 @@
-"""`make bench`: the router, the limit (wrk) and a naive router, in one run against one nginx sink; then brokers."""
+"""`make bench`: router, limit (wrk) and a naive router, in one run against one nginx sink; then https and brokers."""
 
 import argparse
 import statistics
 import tempfile
 from pathlib import Path
 
-from bench import broker_table, group_table
+from bench import broker_table, group_table, https_table
 from bench.measure import Figure, median, run_child
 from bench.servers import nginx_sink, require_tools, run_wrk
 from bench.workload import Workload
@@ -20,6 +20,8 @@ def main() -> None:
     options = parser.parse_args()
     require_tools()
     compare(options.messages, options.rounds)
+    print()
+    https_table.print_table(https_table.MESSAGES, options.rounds)
     if not options.skip_table:
         print()
         group_table.print_table()

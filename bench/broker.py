@@ -14,9 +14,10 @@ from bench.measure import Stopwatch
 from bench.workload import Workload
 from flowcatalyst import interpreter
 from flowcatalyst.app import App
-from flowcatalyst.config import EmbeddedSettings, LogSettings, PoolSettings, QueueSettings, Settings
+from flowcatalyst.config import EmbeddedSettings, LogSettings, QueueSettings, Settings
 from flowcatalyst.message import DEFAULT_POOL, Settled
 from flowcatalyst.observe.logs import configure_logs
+from flowcatalyst.pool_settings import PoolSettings
 from flowcatalyst.queues.contract import Outgoing
 
 QUEUE = "bench"

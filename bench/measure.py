@@ -1,6 +1,7 @@
 """Wall time and CPU time of a child process, and how a parent reads them."""
 
 import json
+import os
 import resource
 import statistics
 import subprocess
@@ -39,10 +40,17 @@ class Figure:
     cpu_us: float
 
 
-def run_child(module: str, *args: object) -> Figure:
-    """Run a benchmark module in a process of its own and read what it measured."""
+def run_child(module: str, *args: object, **settings: str) -> Figure:
+    """Run a benchmark module in a process of its own and read what it measured. Settings go by the environment."""
     command = [sys.executable, "-m", module, *map(str, args)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    variables = {f"FLOWCATALYST_{name.upper()}": value for name, value in settings.items()}
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, **variables},
+    )
     if done.returncode != 0:
         sys.exit(f"{module} failed:\n{done.stderr}")
     read = json.loads(done.stdout.splitlines()[-1])

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import trustme
 from tests.servers import ServerMissingError, program
 
 _NGINX_CONF = """
@@ -29,9 +30,15 @@ http {{
   default_type application/json;
   server {{
     listen 127.0.0.1:{port} backlog=4096;
+    {tls}
     location / {{ return 200 '{{"ack":true}}'; }}
   }}
 }}
+"""
+_NGINX_TLS = """
+    listen 127.0.0.1:{port} ssl http2 backlog=4096;
+    ssl_certificate {folder}/server.pem;
+    ssl_certificate_key {folder}/server.pem;
 """
 _WRK_SCRIPT = """
 wrk.method = "POST"
@@ -61,15 +68,31 @@ def free_port() -> int:
 @contextmanager
 def nginx_sink(folder: Path) -> Iterator[str]:
     """An nginx with one worker that acks every POST; yields its URL."""
-    port = free_port()
+    with _nginx(folder, "") as (port, _):
+        yield f"http://127.0.0.1:{port}/hook"
+
+
+@contextmanager
+def nginx_sinks(folder: Path) -> Iterator[tuple[str, str, Path]]:
+    """The same worker over http and over https, HTTP/2 included: both URLs and the file with its CA."""
+    authority = trustme.CA()
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(folder / "server.pem")
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    with _nginx(folder, _NGINX_TLS) as (port, tls_port):
+        yield f"http://127.0.0.1:{port}/hook", f"https://127.0.0.1:{tls_port}/hook", folder / "ca.pem"
+
+
+@contextmanager
+def _nginx(folder: Path, tls: str) -> Iterator[tuple[int, int]]:
+    port, tls_port = free_port(), free_port()
     config = folder / "nginx.conf"
-    config.write_text(_NGINX_CONF.format(folder=folder, port=port))
+    config.write_text(_NGINX_CONF.format(folder=folder, port=port, tls=tls.format(folder=folder, port=tls_port)))
     process = subprocess.Popen(
         [program("nginx", "nginx-light"), "-c", config, "-p", folder, "-e", folder / "error.log"]
     )
     try:
         _wait_for_port(port)
-        yield f"http://127.0.0.1:{port}/hook"
+        yield port, tls_port
     finally:
         process.terminate()
         process.wait()

@@ -46,7 +46,7 @@ async def routing(place: Place, witness: Witness) -> AsyncIterator[App]:
     app = App(
         load_settings(
             data_dir=place.folder / "data",
-            retry={"backoff_s": [0.02, 0.04], "give_back_s": GIVE_BACK_S, "follower_s": 0.3},
+            retry={"backoff_s": [0.02, 0.04], "give_back_s": GIVE_BACK_S, "longest_s": GIVE_BACK_S, "follower_s": 0.3},
             mediator={"http": {"timeout_ms": 500, "version": "HTTP_1_1"}},
             **place.settings,
         )

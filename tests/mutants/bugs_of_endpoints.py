@@ -127,9 +127,9 @@ def _() -> None:
 
 @BUGS.add("one endpoint may take all slots of its pool")
 def _() -> None:
-    @instead_of(SlotShares, "may_start")
-    def may_start(original: Any, self: Any, *_: Any) -> bool:
-        return True
+    @instead_of(SlotShares, "limit")
+    def limit(original: Any, self: Any, share: Any, slots: int, now: float) -> int:
+        return slots
 
 
 @BUGS.add("a host may take all slots of its pool with many paths")
@@ -145,16 +145,16 @@ def _() -> None:
 )
 def _() -> None:
     @instead_of(SlotShares, "end")
-    def end(original: Any, self: Any, name: str, now: float, began: float, timed_out: bool | None) -> None:
-        original(self, name, now, began, None if timed_out else timed_out)
+    def end(original: Any, self: Any, share: Any, now: float, began: float, timed_out: bool | None) -> None:
+        original(self, share, now, began, None if timed_out else timed_out)
 
 
 @BUGS.add("an answer does not give back the slot of its share")
 def _() -> None:
     @instead_of(SlotShares, "end")
-    def end(original: Any, self: Any, name: str, *args: Any) -> None:
-        original(self, name, *args)
-        self._shares[name].in_flight += 1
+    def end(original: Any, self: Any, share: Any, *args: Any) -> None:
+        original(self, share, *args)
+        share.in_flight += 1
 
 
 @BUGS.add("a share that is used up never opens its gate again")

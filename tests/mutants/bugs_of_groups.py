@@ -245,7 +245,7 @@ def _() -> None:
     @instead_of(GroupScheduler, "wait_at")
     def wait_at(original: Any, self: Any, delivery: Delivery, gate: str, **options: Any) -> None:
         original(self, delivery, gate, **options)
-        self._gates[gate].move_to_end(self._group_of(delivery), last=False)
+        self.gates[gate].move_to_end(self._group_of(delivery), last=False)
 
 
 @BUGS.add("what waits at an open breaker counts twice as waiting", test=GATES)

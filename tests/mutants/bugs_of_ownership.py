@@ -206,9 +206,7 @@ def _() -> None:
 def _() -> None:
     @instead_of(InFlightTracker, "remove")
     def remove(original: Any, self: Any, delivery: Delivery) -> Any:
-        app_id = delivery.pointer.id
-        namesakes = dict(self._by_app_id.get(app_id, {}))
         removed = original(self, delivery)
         if removed:
-            self._by_app_id[app_id] = namesakes
+            self._by_app_id.setdefault(delivery.pointer.id, delivery)
         return removed

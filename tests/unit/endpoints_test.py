@@ -95,13 +95,13 @@ class TestEnd:
         for _ in range(30):
             attempt(table, A, None, took_s=900.0)
         assert repr(breakers.get(endpoint_of(A))) == "<Breaker CLOSED 0/0 failed>"
-        assert (breakers.get(endpoint_of(A)).under_way, table.timeout_s(A)) == (0, None)
+        assert (breakers.get(endpoint_of(A)).under_way, table.timeout_s(A, 0.0)) == (0, None)
         assert start_all(table, A, 900.0) == Gate(ORIGIN_A)
 
     def test_timeout_makes_the_deadline_of_the_next_attempt_short(self) -> None:
         table = endpoints()
         attempt(table, A, TIMED_OUT)
-        assert table.timeout_s(A) == 10.0
+        assert table.timeout_s(A, 0.0) == 10.0
         assert table.admit(A, SLOTS, 0.0) is None
         assert table.admit(A, SLOTS, 0.0) == Gate(ORIGIN_A)
 
@@ -109,13 +109,13 @@ class TestEnd:
     def test_connection_that_took_long_to_fail_counts_like_a_timeout(self, took_s: float, hung: bool) -> None:
         table = endpoints()
         attempt(table, A, REFUSED, took_s=took_s)
-        assert table.timeout_s(A) == (10.0 if hung else None)
+        assert table.timeout_s(A, 0.0) == (10.0 if hung else None)
 
     def test_slow_answer_is_an_answer(self) -> None:
         table = endpoints()
         for _ in range(2):
             attempt(table, A, ERROR_500, took_s=800.0)
-        assert table.timeout_s(A) is None
+        assert table.timeout_s(A, 0.0) is None
 
     def test_probe_of_a_breaker_has_the_shorter_of_both_deadlines(self) -> None:
         breakers = Breakers()
@@ -123,13 +123,13 @@ class TestEnd:
         for _ in range(10):
             attempt(table, A, REFUSED)
         assert table.admit(A, SLOTS, 5.0) is None
-        assert table.timeout_s(A) == 10.0
+        assert table.timeout_s(A, 0.0) == 10.0
         table.end(A, 5.0, 15.0, TIMED_OUT)
         assert table.admit(A, SLOTS, 20.0) is None
-        assert table.timeout_s(A) == 10.0  # the share's: its first timeout; the breaker would give 20 s
+        assert table.timeout_s(A, 0.0) == 10.0  # the share's: its first timeout; the breaker would give 20 s
         table.end(A, 20.0, 30.0, TIMED_OUT)
         assert table.admit(A, SLOTS, 35.0) is None
-        assert table.timeout_s(A) == 20.0
+        assert table.timeout_s(A, 0.0) == 20.0
 
 
 class TestProbes:

@@ -12,21 +12,27 @@ SLOTS = 20
 
 def answer(table: SlotShares, name: str, now: float = 0.0, took_s: float = 0.1) -> None:
     """One attempt that is answered at `now`."""
-    table.start(name, now - took_s)
-    table.end(name, now, now - took_s, timed_out=False)
+    table.start(share := table.of(name, now), now - took_s)
+    table.end(share, now, now - took_s, timed_out=False)
 
 
 def time_out(table: SlotShares, name: str, now: float = 0.0) -> None:
-    table.start(name, now)
-    table.end(name, now, now, timed_out=True)
+    table.start(share := table.of(name, now), now)
+    table.end(share, now, now, timed_out=True)
+
+
+def may_start(table: SlotShares, name: str, slots: int, now: float) -> bool:
+    share = table.of(name, now)
+    return not share.in_flight or share.in_flight < table.limit(share, slots, now)
 
 
 def start_all(table: SlotShares, name: str, now: float = 0.0, slots: int = SLOTS) -> int:
     """Start as many attempts as it may have; returns how many it has then."""
-    while table.may_start(name, slots, now):
-        assert table.in_flight(name) < slots, "more attempts than slots"
-        table.start(name, now)
-    return table.in_flight(name)
+    share = table.of(name, now)
+    while may_start(table, name, slots, now):
+        assert share.in_flight < slots, "more attempts than slots"
+        table.start(share, now)
+    return share.in_flight
 
 
 def proven(*names: str, at: float = 0.0) -> SlotShares:
@@ -55,20 +61,20 @@ class TestUnknown:
 
     def test_one_that_answered_too_long_ago_counts_as_unknown(self) -> None:
         table = proven("a")
-        assert table.limit("a", SLOTS, ANSWERS_COUNT_S) == SLOTS
-        assert table.limit("a", SLOTS, ANSWERS_COUNT_S + 0.1) == SLOTS // 2
+        assert table.limit(table.of("a", 0.0), SLOTS, ANSWERS_COUNT_S) == SLOTS
+        assert table.limit(table.of("a", 0.0), SLOTS, ANSWERS_COUNT_S + 0.1) == SLOTS // 2
 
     def test_slow_one_is_trusted_for_twice_its_slowest_answer(self) -> None:
         table = SlotShares()
         answer(table, "slow", now=400.0, took_s=400.0)
-        assert table.limit("slow", SLOTS, 400.0 + 800.0) == SLOTS
-        assert table.limit("slow", SLOTS, 400.0 + 800.1) == SLOTS // 2
+        assert table.limit(table.of("slow", 0.0), SLOTS, 400.0 + 800.0) == SLOTS
+        assert table.limit(table.of("slow", 0.0), SLOTS, 400.0 + 800.1) == SLOTS // 2
 
     def test_attempt_that_was_cut_off_proves_nothing(self) -> None:
         table = SlotShares()
-        table.start("a", 0.0)
-        table.end("a", 1.0, 0.0, timed_out=None)
-        assert (table.in_flight("a"), table.limit("a", SLOTS, 1.0)) == (0, SLOTS // 2)
+        table.start(table.of("a", 0.0), 0.0)
+        table.end(table.of("a", 0.0), 1.0, 0.0, timed_out=None)
+        assert (table.of("a", 0.0).in_flight, table.limit(table.of("a", 0.0), SLOTS, 1.0)) == (0, SLOTS // 2)
 
 
 class TestProven:
@@ -84,43 +90,43 @@ class TestProven:
     def test_others_that_nobody_used_for_an_hour_keep_nothing_free(self) -> None:
         table = proven("old", "a")
         answer(table, "a", now=OTHERS_COUNT_S - 0.2)
-        assert table.limit("a", SLOTS, OTHERS_COUNT_S - 0.2) == SLOTS - 2
+        assert table.limit(table.of("a", 0.0), SLOTS, OTHERS_COUNT_S - 0.2) == SLOTS - 2
         answer(table, "a", now=OTHERS_COUNT_S + 1.0)
-        assert table.limit("a", SLOTS, OTHERS_COUNT_S + 1.0) == SLOTS
+        assert table.limit(table.of("a", 0.0), SLOTS, OTHERS_COUNT_S + 1.0) == SLOTS
         assert len(table) == 1
 
     def test_one_with_attempts_in_flight_is_never_forgotten(self) -> None:
         table = SlotShares()
-        table.start("hangs", 0.0)
+        table.start(table.of("hangs", 0.0), 0.0)
         answer(table, "a", now=OTHERS_COUNT_S * 2)
-        assert table.limit("a", SLOTS, OTHERS_COUNT_S * 2) == SLOTS - 2
-        assert table.in_flight("hangs") == 1
+        assert table.limit(table.of("a", 0.0), SLOTS, OTHERS_COUNT_S * 2) == SLOTS - 2
+        assert table.of("hangs", 0.0).in_flight == 1
 
     def test_proven_one_that_falls_silent_leaves_slots_to_another(self) -> None:
         table = proven("silent", "other")
         start_all(table, "silent")
-        assert table.may_start("other", SLOTS, 0.0)
+        assert may_start(table, "other", SLOTS, 0.0)
 
 
 class TestSilent:
     def test_timeout_leaves_one_slot_and_a_short_deadline(self) -> None:
         table = proven("a")
         time_out(table, "a")
-        assert (start_all(table, "a"), table.timeout_s("a")) == (1, 10.0)
+        assert (start_all(table, "a"), table.of("a", 0.0).timeout_s) == (1, 10.0)
 
     def test_attempts_that_hung_together_count_as_one_timeout(self) -> None:
         table = SlotShares()
         for _ in range(10):
-            table.start("a", 0.0)
+            table.start(table.of("a", 0.0), 0.0)
         for number in range(10):
-            table.end("a", 900.0 + number / 1000, 0.0, timed_out=True)
-        assert table.timeout_s("a") == 10.0
+            table.end(table.of("a", 0.0), 900.0 + number / 1000, 0.0, timed_out=True)
+        assert table.of("a", 0.0).timeout_s == 10.0
 
     def test_deadline_doubles_with_each_further_timeout(self) -> None:
         table, deadlines = SlotShares(), []
         for _ in range(7):
             time_out(table, "a")
-            deadlines.append(table.timeout_s("a"))
+            deadlines.append(table.of("a", 0.0).timeout_s)
         assert deadlines == [10.0, 20.0, 40.0, 80.0, 160.0, 320.0, 640.0]
 
     def test_answer_gives_back_all_of_it(self) -> None:
@@ -128,30 +134,30 @@ class TestSilent:
         for _ in range(9):
             time_out(table, "a")
         answer(table, "a")
-        assert (table.timeout_s("a"), start_all(table, "a")) == (None, SLOTS)
+        assert (table.of("a", 0.0).timeout_s, start_all(table, "a")) == (None, SLOTS)
 
     def test_answer_between_two_timeouts_begins_anew(self) -> None:
         table = SlotShares()
         time_out(table, "a")
         answer(table, "a")
         time_out(table, "a")
-        assert table.timeout_s("a") == 10.0
+        assert table.of("a", 0.0).timeout_s == 10.0
 
     def test_attempt_that_was_cut_off_changes_nothing(self) -> None:
         table = SlotShares()
         time_out(table, "a")
-        table.start("a", 1.0)
-        table.end("a", 2.0, 1.0, timed_out=None)
-        assert (table.timeout_s("a"), table.limit("a", SLOTS, 2.0)) == (10.0, 1)
+        table.start(table.of("a", 0.0), 1.0)
+        table.end(table.of("a", 0.0), 2.0, 1.0, timed_out=None)
+        assert (table.of("a", 0.0).timeout_s, table.limit(table.of("a", 0.0), SLOTS, 2.0)) == (10.0, 1)
 
     def test_deadline_is_twice_the_slowest_answer_where_that_is_longer(self) -> None:
         table = SlotShares()
         answer(table, "slow", now=60.0, took_s=60.0)
         time_out(table, "slow", 60.0)
-        assert table.timeout_s("slow") == 120.0
+        assert table.of("slow", 0.0).timeout_s == 120.0
 
     def test_one_that_is_not_known_has_the_usual_deadline(self) -> None:
-        assert SlotShares().timeout_s("new") is None
+        assert SlotShares().of("new", 0.0).timeout_s is None
 
     def test_deadline_of_a_probe_does_not_grow_without_end(self) -> None:
         assert probe_timeout_s(0.0, 10) == probe_timeout_s(0.0, 1000) == 10_240.0
@@ -164,25 +170,25 @@ class TestMemory:
         for number in range(3000):
             answer(table, f"/orders/{number}", float(number))
         assert len(table) == 1000
-        assert "/orders/1999" not in table
-        assert "/orders/2000" in table
+        assert table.find("/orders/1999") is None
+        assert table.find("/orders/2000") is not None
 
     def test_memory_grows_no_further_than_what_is_in_flight(self) -> None:
         table = SlotShares()
         for number in range(1500):
-            table.start(f"/orders/{number}", 0.0)
-        assert sum(table.in_flight(f"/orders/{number}") for number in range(1500)) == 1500
+            table.start(table.of(f"/orders/{number}", 0.0), 0.0)
+        assert sum(table.of(f"/orders/{number}", 0.0).in_flight for number in range(1500)) == 1500
         for number in range(1500):
-            table.end(f"/orders/{number}", 1.0, 0.0, timed_out=False)
+            table.end(table.of(f"/orders/{number}", 0.0), 1.0, 0.0, timed_out=False)
         for number in range(3000):
             answer(table, f"/bills/{number}", 2.0)
         assert len(table) <= 1500
 
     def test_repr_says_who_has_how_many(self) -> None:
         table = SlotShares()
-        table.start("a", 0.0)
-        table.start("a", 0.0)
-        table.start("b", 0.0)
+        table.start(table.of("a", 0.0), 0.0)
+        table.start(table.of("a", 0.0), 0.0)
+        table.start(table.of("b", 0.0), 0.0)
         assert repr(table) == "<SlotShares a=2 b=1>"
 
 
@@ -199,12 +205,12 @@ def test_whatever_happens_attempts_are_counted_and_somebody_new_or_idle_may_star
     for name, event in history:
         now += 1.0
         if event == "start":
-            if sum(started.values()) < slots and table.may_start(name, slots, now):
-                table.start(name, now)
+            if sum(started.values()) < slots and may_start(table, name, slots, now):
+                table.start(table.of(name, 0.0), now)
                 started[name] += 1
         elif started[name]:
             started[name] -= 1
-            table.end(name, now, now - 1.0, {"answer": False, "timeout": True, "cut": None}[event])
-        assert {name: table.in_flight(name) for name in "abcd"} == started
+            table.end(table.of(name, 0.0), now, now - 1.0, {"answer": False, "timeout": True, "cut": None}[event])
+        assert {name: table.of(name, 0.0).in_flight for name in "abcd"} == started
         idle = [name for name, count in started.items() if not count]
-        assert all(table.may_start(name, slots, now) for name in ("new", *idle))
+        assert all(may_start(table, name, slots, now) for name in ("new", *idle))

@@ -71,7 +71,8 @@ class Http1Client:
 
     async def _exchange(self, target: Target, request: bytes, timeout_s: float | None) -> Response:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + min(timeout_s or self._request_timeout_s, self._request_timeout_s)
+        limit_s = self._request_timeout_s
+        deadline = loop.time() + (limit_s if timeout_s is None else min(timeout_s, limit_s))
         while True:
             pool = self._pools.get(target.origin) or self._open_pool(target, loop)
             connection = pool.take_idle() or await self._obtain(pool, target, deadline)

@@ -189,7 +189,8 @@ class OriginPool:
             self._active -= 1
             connection.idle_since = self._clock.monotonic()
             self._resting.append(connection)
-            self._sweep_later()
+            if self._sweep_timer is None:
+                self._sweep_later()
             return
         self.give_back(connection)
 
@@ -233,7 +234,8 @@ class OriginPool:
             connection.discard()
             return
         self._idle.append(connection)
-        self._sweep_later()
+        if self._sweep_timer is None:
+            self._sweep_later()
 
     def _end_rests(self, now: float) -> None:
         while self._resting and self._resting[0].idle_since + self._limits.rest_s <= now:
@@ -243,8 +245,7 @@ class OriginPool:
         return connection.idle_since + min(self._limits.idle_s, connection.keep_alive_s)
 
     def _sweep_later(self) -> None:
-        if self._sweep_timer is None:
-            self._sweep_timer = self._loop.call_later(self._limits.idle_s, self._sweep)
+        self._sweep_timer = self._loop.call_later(self._limits.idle_s, self._sweep)
 
     def _sweep(self) -> None:
         """Close what has been idle too long. One timer serves all idle connections; none runs without any."""

@@ -129,7 +129,7 @@ class Consumer:
         text = f"pool {full.code} is full, with {full.limits.parked_limit} messages parked"
         text += f": queue {self._queue.name} is not polled until there is room"
         self._warnings.add(WarningCode.QUEUE_FULL, Severity.WARN, text, "consumer")
-        full.asked_room()
+        full.admission.note(0)  # whatever others may be told
         return True
 
     async def _until_room_grows(self, seconds: float | None) -> None:

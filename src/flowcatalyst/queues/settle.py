@@ -30,6 +30,7 @@ class Settler:
     def __init__(self, queue: Queue, tracker: InFlightTracker) -> None:
         self.name = queue.name
         self.capabilities = queue.capabilities
+        self.holds = queue.holds  # asked before each attempt
         self._queue = queue
         self._tracker = tracker
         self._acks: list[Delivery] = []
@@ -68,9 +69,6 @@ class Settler:
         self._nacks[delay_s, unlock].append(delivery)
         self._start_work()
 
-    def holds(self, delivery: Delivery) -> bool:
-        return self._queue.holds(delivery)
-
     def ends_already(self, delivery: Delivery) -> bool:
         """Whether this is a redelivery of a message whose ack is under way or was lost: ack it with its new receipt."""
         ending = self._unowned.get(delivery.broker_id)
@@ -108,6 +106,8 @@ class Settler:
 
     def _linger_s(self) -> float:
         """How long to collect more for the batch: not at all when it is large or when nothing more can come."""
+        if self._on_acked:
+            return 0.0  # a group waits for it
         waiting = len(self._acks)
         if waiting >= self.capabilities.settle_batch or waiting >= len(self._tracker):
             return 0.0

@@ -38,8 +38,11 @@ class Admission:
             if not idle or now + GRAIN_S < self.looks_ahead_at or self._rate.next_permit_at(now) > now:
                 return 0
             wanted = some
-        allowed = capacity + limits.parked_limit - len(scheduler)
-        return wanted if allowed >= wanted else allowed if allowed >= some else 0
+        allowed = limits.most - len(scheduler)
+        if allowed >= some:
+            return min(wanted, allowed)
+        # It holds all it may: only what its groups wait for is taken, and looked for now and then.
+        return some if scheduler.awaiting and self._now() + GRAIN_S >= self.looks_ahead_at else 0
 
     def note(self, room: int) -> None:
         """Somebody asked and was told this."""

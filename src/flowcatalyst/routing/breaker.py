@@ -89,8 +89,10 @@ class Breaker:
         """Report how a call ended that was admitted at that time. Those of before the opening decide nothing now."""
         self.used_at = now
         if not failed:
-            self._slowest_s = max(now - admitted_at, 0.9 * self._slowest_s)
-        self._ended()
+            took_s, slowest_s = now - admitted_at, 0.9 * self._slowest_s
+            self._slowest_s = took_s if took_s > slowest_s else slowest_s
+        if self.under_way:  # 0: the call was admitted by one that was forgotten since
+            self.under_way -= 1
         if self.state is BreakerState.CLOSED:
             self._count(failed)
             if self._failures and len(self._calls) == WINDOW_CALLS and self.failure_ratio >= FAILURE_RATIO:
@@ -109,7 +111,7 @@ class Breaker:
 
     def withdraw(self, admitted_at: float) -> None:
         """A call admitted at that time ended without telling anything about the endpoint."""
-        self._ended()
+        self.under_way = max(0, self.under_way - 1)
         if self._is_probe(admitted_at):
             self._probes -= 1
 
@@ -122,9 +124,6 @@ class Breaker:
     def at_rest(self) -> bool:
         """Closed, and no call is under way: forgotten, it would lose at most the memory of a few failures."""
         return self.state is BreakerState.CLOSED and not self.under_way
-
-    def _ended(self) -> None:
-        self.under_way = max(0, self.under_way - 1)  # 0: the call was admitted by one that was forgotten since
 
     def _is_probe(self, admitted_at: float) -> bool:
         return self.state is BreakerState.HALF_OPEN and admitted_at >= self._half_open_at and self._probes > 0

@@ -12,11 +12,12 @@ from math import inf
 from typing import Final
 
 from flowcatalyst.message import ErrorKind, Outcome, Result
-from flowcatalyst.routing.breaker import SUCCESSES_TO_CLOSE, Breakers, BreakerState
-from flowcatalyst.routing.shares import SlotShares
+from flowcatalyst.routing.breaker import SUCCESSES_TO_CLOSE, Breaker, Breakers, BreakerState
+from flowcatalyst.routing.shares import Share, SlotShares
 
 HANGS_S: Final = 5.0  # an attempt that got no connection for so long kept its slot like one that timed out
 LOOK_AGAIN_S: Final = 5.0  # the net: what should open a gate may itself have been lost
+MOST_DESTINATIONS: Final = 1000
 GATES_LOOKED_AT: Final = 4  # after each attempt; the others get their turn after the next ones
 
 
@@ -28,6 +29,17 @@ class Gate:
     probe_at: float | None = None  # its breaker is open until then; None: its share is used up
 
 
+class _Destination:
+    """Where a target leads: found once, since each message asks several times."""
+
+    __slots__ = ("breaker", "endpoint", "origin")
+
+    def __init__(self, endpoint: Share, origin: Share, breaker: Breaker) -> None:
+        self.endpoint = endpoint
+        self.origin = origin
+        self.breaker = breaker
+
+
 class Endpoints:
     """All that the messages of one pool go to. Breakers are shared with the other pools."""
 
@@ -35,50 +47,58 @@ class Endpoints:
         self._breakers = breakers
         self._endpoint_of = endpoint_of
         self._origin_of = origin_of
-        self._origins = SlotShares()
-        self._endpoints = SlotShares()
+        self._destinations: dict[str, _Destination] = {}  # by target
+        self._origins = SlotShares(on_forget=self._destinations.clear)
+        self._endpoints = SlotShares(on_forget=self._destinations.clear)
         self._probes: list[tuple[float, str]] = []  # when to let somebody try whatever waits at a gate
         self._due: dict[str, float] = {}  # the earliest of them, by gate
 
     def admit(self, target: str, slots: int, now: float) -> Gate | None:
         """None: the attempt may start, and counts until `end`. Otherwise: what stands in its way."""
-        endpoint, origin = self._endpoint_of(target), self._origin_of(target)
-        share = self._origins.limit(origin, slots, now)
-        # One more than its share for a path that has nothing yet, if that leaves a slot to other hosts.
-        spare = self._endpoints.in_flight(endpoint) == 0 and self._origins.all_in_flight + 1 < slots
-        if self._origins.in_flight(origin) >= max(share, 1) + spare:
-            return Gate(origin)
-        if not self._endpoints.may_start(endpoint, slots, now):
-            return Gate(endpoint)
-        probe_at = self._breakers.get(endpoint).admit(now)
+        to = self._destinations.get(target) or self._look_up(target, now)
+        endpoint, origin = to.endpoint, to.origin
+        if origin.in_flight:
+            # One more than its share for a path that has nothing yet, if that leaves a slot to other hosts.
+            spare = not endpoint.in_flight and self._origins.in_flight + 1 < slots
+            if origin.in_flight >= self._origins.limit(origin, slots, now) + spare:
+                return Gate(origin.name)
+            if endpoint.in_flight and endpoint.in_flight >= self._endpoints.limit(endpoint, slots, now):
+                return Gate(endpoint.name)
+        to.breaker = self._breakers.get(endpoint.name)
+        probe_at = to.breaker.admit(now)
         if probe_at is not None:
-            return Gate(endpoint, probe_at)
+            return Gate(endpoint.name, probe_at)
         self._origins.start(origin, now)
         self._endpoints.start(endpoint, now)
         return None
 
-    def timeout_s(self, target: str) -> float | None:
+    def timeout_s(self, target: str, now: float) -> float | None:
         """The deadline of an attempt that was just admitted where it has to be short; None: the usual one."""
-        endpoint = self._endpoint_of(target)
-        limits = (
-            self._breakers.get(endpoint).timeout_s,
-            self._endpoints.timeout_s(endpoint),
-            self._origins.timeout_s(self._origin_of(target)),
-        )
+        to = self._destinations.get(target) or self._look_up(target, now)
+        if not to.endpoint.timeouts and not to.origin.timeouts and to.breaker.state is BreakerState.CLOSED:
+            return None
+        limits = (to.breaker.timeout_s, to.endpoint.timeout_s, to.origin.timeout_s)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def end(self, target: str, began: float, now: float, outcome: Outcome | None) -> None:
         """An attempt ended; None: it was cut off, which tells nothing about its endpoint."""
-        endpoint, origin = self._endpoint_of(target), self._origin_of(target)
-        breaker, hung = self._breakers.get(endpoint), None
+        to, hung = self._destinations.get(target) or self._look_up(target, now), None
         if outcome is None:
-            breaker.withdraw(began)
+            to.breaker.withdraw(began)
         else:
-            breaker.record(outcome.trips_breaker, now, began)
+            to.breaker.record(outcome.trips_breaker, now, began)
             no_connection = outcome.result is Result.ERROR_CONNECTION and now - began >= HANGS_S
             hung = outcome.error is ErrorKind.TIMEOUT or no_connection
-        self._origins.end(origin, now, began, hung)
-        self._endpoints.end(endpoint, now, began, hung)
+        self._origins.end(to.origin, now, began, hung)
+        self._endpoints.end(to.endpoint, now, began, hung)
+
+    def _look_up(self, target: str, now: float) -> _Destination:
+        endpoint = self._endpoints.of(self._endpoint_of(target), now)
+        origin = self._origins.of(self._origin_of(target), now)
+        if len(self._destinations) >= MOST_DESTINATIONS:
+            self._destinations.clear()
+        found = self._destinations[target] = _Destination(endpoint, origin, self._breakers.get(endpoint.name))
+        return found
 
     # Gates
 
@@ -88,6 +108,9 @@ class Endpoints:
         if due_at < self._due.get(gate.name, inf):
             self._due[gate.name] = due_at
             heappush(self._probes, (due_at, gate.name))
+
+    def has_due_probe(self, now: float) -> bool:
+        return bool(self._probes) and self._probes[0][0] <= now
 
     def next_probe_at(self) -> float | None:
         return self._probes[0][0] if self._probes else None
@@ -104,8 +127,9 @@ class Endpoints:
         """After an attempt ended: gates that groups wait at, and how many of them may go."""
         some = islice(gates, GATES_LOOKED_AT)
         for name in dict.fromkeys([self._endpoint_of(target), self._origin_of(target), *some]):
-            shares = self._origins if name in self._origins else self._endpoints
-            groups = shares.limit(name, slots, now) - shares.in_flight(name)
+            shares = self._origins if self._origins.find(name) else self._endpoints
+            share = shares.find(name)
+            groups = 1 if share is None else shares.limit(share, slots, now) - share.in_flight
             breaker = self._breakers.find(name)
             if breaker is not None and breaker.state is not BreakerState.CLOSED:
                 # An open one is tried again when its time comes.
@@ -118,5 +142,6 @@ class Endpoints:
         breaker = self._breakers.find(gate)
         if breaker is not None and breaker.state is not BreakerState.CLOSED:
             return "circuit breaker of its endpoint is open", self._due.get(gate)
-        used = max(self._origins.in_flight(gate), self._endpoints.in_flight(gate))
+        share = self._origins.find(gate) or self._endpoints.find(gate)
+        used = share.in_flight if share is not None else 0
         return f"a slot for {gate}, which has its share: {used} of {slots}", None

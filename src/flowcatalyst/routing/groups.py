@@ -10,7 +10,7 @@ same group. An IMMEDIATE message is a group of one that shares its name with nob
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import chain, islice
@@ -47,13 +47,15 @@ class GroupScheduler:
         self.stalled = 0  # of the buffered: in a group that could not start now if a slot was free
         self.unsettled = 0  # done with, but their groups wait until their acks are durable
         self.held_count = 0  # groups on hold
+        self.awaiting = 0  # of these, groups that wait for a nacked message to come back
         self._groups: dict[str, Group] = {}
         self._alone: dict[Delivery, Group] = {}  # IMMEDIATE messages
         self._busy: dict[Delivery, Group] = {}
         self._acking: set[Delivery] = set()
         self._ready_high: OrderedDict[Group, None] = OrderedDict()
         self._ready: OrderedDict[Group, None] = OrderedDict()
-        self._gates: OrderedDict[str, OrderedDict[Group, None]] = OrderedDict()
+        # What groups wait at, in the order in which they were opened last or came up.
+        self.gates: OrderedDict[str, OrderedDict[Group, None]] = OrderedDict()
         self._holds: list[tuple[float, int, Group]] = []
         self._hold_count = 0  # breaks ties in the heap: equal times end in the order they began
         self._turn = 0
@@ -78,11 +80,6 @@ class GroupScheduler:
     def ready_count(self) -> int:
         return len(self._ready) + len(self._ready_high)
 
-    @property
-    def gates(self) -> Collection[str]:
-        """Those that groups wait at, in the order in which they were opened last or came up."""
-        return self._gates
-
     def __iter__(self) -> Iterator[Delivery]:
         """Every message in its care."""
         return chain(self._busy, chain.from_iterable(self._all()))
@@ -97,6 +94,13 @@ class GroupScheduler:
     def awaited(self) -> Iterator[Delivery]:
         """Messages that were nacked and whose groups wait for them."""
         return (group.away for group in self._groups.values() if group.away is not None and group.is_awaiting)
+
+    def awaits(self, delivery: Delivery) -> bool:
+        """Whether its group waits for this very message to come back."""
+        group = self._group_of(delivery)
+        if group is None or group.away is None or not group.is_awaiting:
+            return False
+        return group.away.source is delivery.source and group.away.broker_id == delivery.broker_id
 
     def is_in_flight(self, delivery: Delivery) -> bool:
         return delivery in self._busy
@@ -189,7 +193,7 @@ class GroupScheduler:
         """Put the message back at the head of its group, which waits until the gate opens; blocked: for some time."""
         group = self._to_head(delivery)
         group.gate, group.blocked = gate, blocked
-        self._gates.setdefault(gate, OrderedDict())[group] = None
+        self.gates.setdefault(gate, OrderedDict())[group] = None
         self.stalled += len(group) if blocked else 0
 
     def fail(
@@ -219,6 +223,7 @@ class GroupScheduler:
             group.away = delivery
             self._begin_hold(group, back_by)
             group.away_hold = group.hold
+            self.awaiting += 1
         return followers
 
     # Holds and gates
@@ -229,9 +234,10 @@ class GroupScheduler:
         while holds and holds[0][0] <= now:
             _, number, group = heappop(holds)
             if group.hold == number:
-                if group.is_awaiting:
-                    group.away = None
+                was_awaiting = group.is_awaiting
                 self._end_hold(group)
+                if was_awaiting:
+                    group.away = None
                 self._make_ready(group)
 
     def next_hold_end(self) -> float | None:
@@ -241,7 +247,7 @@ class GroupScheduler:
 
     def open(self, gate: str, groups: int) -> None:
         """Let so many groups that wait at a gate go, those first that came first; they come before other ready ones."""
-        waiting = self._gates.get(gate)
+        waiting = self.gates.get(gate)
         if waiting is None:
             return
         for group in reversed(list(islice(waiting, groups))):
@@ -250,9 +256,9 @@ class GroupScheduler:
             self._make_ready(group)
             (self._ready_high if group.urgent else self._ready).move_to_end(group, last=False)
         if waiting:
-            self._gates.move_to_end(gate)
+            self.gates.move_to_end(gate)
         else:
-            del self._gates[gate]
+            del self.gates[gate]
 
     # Messages out
 
@@ -312,10 +318,10 @@ class GroupScheduler:
         self._ready_high.pop(group, None)
         self._end_hold(group)
         if group.gate is not None:
-            waiting = self._gates[group.gate]
+            waiting = self.gates[group.gate]
             del waiting[group]
             if not waiting:
-                del self._gates[group.gate]
+                del self.gates[group.gate]
             self._leave_gate(group)
         self.buffered -= len(group)
         self._forget(group)
@@ -365,6 +371,7 @@ class GroupScheduler:
     def _end_hold(self, group: Group) -> None:
         if group.held_until is not None:
             self.held_count -= 1
+            self.awaiting -= group.is_awaiting
             self.stalled -= len(group)
             group.held_until = None
             group.hold = 0

@@ -36,5 +36,10 @@ class PoolLimits:
     def effective_capacity(self) -> int:
         return self.capacity or max(self.concurrency * CAPACITY_PER_SLOT, MIN_CAPACITY)
 
+    @property
+    def most(self) -> int:
+        """How many messages the pool may hold, parked ones included."""
+        return self.effective_capacity + self.parked_limit
+
 
 DEFAULT_POOL_LIMITS: Final = PoolLimits(concurrency=20)  # of the default pool where nobody configured it

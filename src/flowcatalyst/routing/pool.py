@@ -10,17 +10,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final
 
-from flowcatalyst.message import (
-    DEFAULT_POOL,
-    Ack,
-    Delivery,
-    Nack,
-    Outcome,
-    Reject,
-    Retry,
-    Severity,
-    Verdict,
-)
+from flowcatalyst.message import DEFAULT_POOL, Ack, Delivery, Nack, Outcome, Reject, Retry, Severity, Verdict
 from flowcatalyst.observe.stats import PoolStats
 from flowcatalyst.observe.windows import PoolWindows
 from flowcatalyst.routing import policy
@@ -35,9 +25,7 @@ from flowcatalyst.routing.pool_tools import PoolTools
 from flowcatalyst.routing.rate import SlidingWindow
 
 LEASE_PATIENCE_S: Final = 1.0
-RETURN_GRACE_S: Final = (
-    30.0  # how long after its delay a nacked message is waited for, where other queues feed its group
-)
+RETURN_GRACE_S: Final = 30.0  # beyond its delay, for a nacked message whose group other queues feed too
 
 
 class Pool:
@@ -46,6 +34,7 @@ class Pool:
     def __init__(self, code: str, limits: PoolLimits, tools: PoolTools) -> None:
         self.code = code
         self.limits = limits
+        self._most = limits.most
         self.stats = PoolStats()
         self.windows = PoolWindows(self.stats, tools.clock.monotonic())
         self.draining = False  # for the end of the process: nothing starts any more
@@ -100,7 +89,7 @@ class Pool:
     @property
     def is_full(self) -> bool:
         """It holds all it may, parked ones included."""
-        return len(self._scheduler) >= self.limits.effective_capacity + self.limits.parked_limit
+        return len(self._scheduler) >= self._most
 
     @property
     def room(self) -> int:
@@ -113,6 +102,10 @@ class Pool:
         if not room and not self.draining:
             self._arm()  # perhaps only time has to pass until there is some
         return room
+
+    def awaits(self, delivery: Delivery) -> bool:
+        """Whether its group waits for this very message to come back from its queue."""
+        return self._scheduler.awaits(delivery)
 
     def has(self, delivery: Delivery) -> bool:
         return delivery in self._scheduler
@@ -153,6 +146,7 @@ class Pool:
     def change(self, limits: PoolLimits) -> None:
         """Apply new limits at once. Attempts in flight are never cut short: a smaller pool shrinks as they end."""
         self.limits = limits
+        self._most = limits.most
         self._rate.change(limits.rate_per_minute)
         for gate in list(self._scheduler.gates):
             self._scheduler.open(gate, limits.concurrency)
@@ -250,11 +244,11 @@ class Pool:
         if not self._fence.allows(now):
             return None  # another router may be at work by now
         scheduler = self._scheduler
-        self._end_waits(now)
         while scheduler.has_ready and self._rate.next_permit_at(now) <= now:
             delivery = scheduler.take()
             assert delivery is not None
-            if not self._is_ours(delivery, now):
+            is_sure = delivery.source.holds(delivery) and not 0.0 < delivery.lease_until <= now
+            if not is_sure and not self._is_ours(delivery):
                 continue
             gate = self._endpoints.admit(delivery.pointer.mediation_target, self.limits.concurrency, now)
             if gate is not None:
@@ -270,15 +264,15 @@ class Pool:
         self._tell_room()
         return None
 
-    def _is_ours(self, delivery: Delivery, now: float) -> bool:
-        """Whether a message that was taken may start. One that somebody else may have waits, or is forgotten."""
+    def _is_ours(self, delivery: Delivery) -> bool:
+        """Whether a message whose connection or lease is gone may start all the same; if not it waits, or is cut."""
         source = delivery.source
         if not source.holds(delivery):
             self._scheduler.put_back(delivery)
             for lost in self._scheduler.cut(delivery, _is_shown_again):
                 self._nack(lost, 0.0)  # says that it is no longer ours; its queue knows
             return False
-        if source.capabilities.ordered_redelivery and 0.0 < delivery.lease_until <= now:
+        if source.capabilities.ordered_redelivery:
             self._hold(delivery, LEASE_PATIENCE_S, "its lease ran out: its queue has to confirm that it is ours")
             return False
         return True
@@ -298,16 +292,17 @@ class Pool:
     def _end_waits(self, now: float) -> None:
         """Make ready what waited for a time that has come."""
         self._scheduler.end_holds(now)
-        for gate, groups in self._endpoints.due_probes(now):
-            self._scheduler.open(gate, groups)
-            if gate in self._scheduler.gates:
-                self._endpoints.try_later(Gate(gate), now)
+        if self._endpoints.has_due_probe(now):
+            for gate, groups in self._endpoints.due_probes(now):
+                self._scheduler.open(gate, groups)
+                if gate in self._scheduler.gates:
+                    self._endpoints.try_later(Gate(gate), now)
 
     async def _process(self, delivery: Delivery) -> None:
         """One attempt and what follows from it."""
         tools, concluded = self._tools, False
         outcome: Outcome | None = None
-        timeout_s = self._endpoints.timeout_s(delivery.pointer.mediation_target)
+        timeout_s = self._endpoints.timeout_s(delivery.pointer.mediation_target, delivery.attempt_at)
         try:
             try:
                 outcome = await tools.mediator.attempt(delivery.pointer, timeout_s)
@@ -432,9 +427,7 @@ class Pool:
             permit_at = self._rate.next_permit_at(now)
             if permit_at > now:
                 times.append(permit_at)
-                if (
-                    self._scheduler.has_ready and permit_at > self._rate_waited_until
-                ):  # once per wait, not once per look
+                if self._scheduler.has_ready and permit_at > self._rate_waited_until:  # once per wait, not per look
                     self._rate_waited_until = permit_at
                     self.stats.rate_limit_waits += 1
         if not self.draining:

@@ -72,7 +72,7 @@ class Router:
     @property
     def capacity(self) -> int:
         """How many messages all pools together may hold, parked ones included."""
-        return sum(pool.limits.effective_capacity + pool.limits.parked_limit for pool in self.all_pools())
+        return sum(pool.limits.most for pool in self.all_pools())
 
     # What the pools ask for (the `Demand` of a queue)
 
@@ -107,20 +107,27 @@ class Router:
         order, and then the rest of the group too.
         """
         self._batches += 1
+        for delivery in batch:
+            delivery.group = named_group(delivery)
         refused: set[tuple[Pool, str | None]] = set()
         for delivery in self._without_duplicates(batch):
             delivery.batch = self._batches
             pool = self._pool_for(delivery)
-            place = (pool, delivery.group if delivery.ordered else None)
-            may_go_back = delivery.returns_in_order or not delivery.ordered
-            if delivery.ordered and place in refused:
+            if (refused or pool.is_full) and self._is_refused(delivery, pool, refused):
                 delivery.source.nack(delivery, REFUSAL_S)
-            elif (may_go_back and pool.is_full) or not self.tracker.track(delivery) or not pool.submit(delivery):
-                refused.add(place)
+            elif not pool.submit(delivery):
+                refused.add((pool, delivery.group))
                 delivery.source.nack(delivery, REFUSAL_S)
         for pool in {pool for pool, _ in refused if pool.is_full}:
             text = f"pool {pool.code} is full, with {pool.limits.parked_limit} messages parked: others go back"
             self._warnings.add(WarningCode.QUEUE_FULL, Severity.WARN, text, "router")
+
+    def _is_refused(self, delivery: Delivery, pool: Pool, refused: set[tuple[Pool, str | None]]) -> bool:
+        place = (pool, delivery.group if delivery.ordered else None)
+        if pool.is_full and (delivery.returns_in_order or not delivery.ordered) and not pool.awaits(delivery):
+            refused.add(place)
+            pool.admission.look_ahead_later()
+        return place in refused and (delivery.ordered or pool.is_full)
 
     def disown(self, delivery: Delivery) -> None:
         """The queue says that the message is no longer ours: do not start it. One in flight ends by itself.
@@ -173,8 +180,7 @@ class Router:
                 self.disown(owned)
 
     def pool_of(self, delivery: Delivery) -> Pool:
-        """The pool a message goes to: the one it names, else the default pool, made on demand."""
-        delivery.group = named_group(delivery)
+        """The pool a message goes to: the one it names, else the default pool, made on demand. Its group is named."""
         wanted = delivery.pointer.pool_code or DEFAULT_POOL
         if self._stays and delivery.ordered and (stays := self._where_its_group_stays(wanted, delivery)) is not None:
             return stays

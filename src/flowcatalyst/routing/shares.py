@@ -10,6 +10,7 @@ hangs must not stop the others of its host, and a host that hangs must not get a
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final
 
 ANSWERS_COUNT_S: Final = 60.0  # who answered within this time, or twice its slowest answer, is known to answer
@@ -24,18 +25,27 @@ def probe_timeout_s(slowest_s: float, failed: int) -> float:
     return float(max(FIRST_PROBE_S, 2 * slowest_s) * 2 ** min(failed, 10))
 
 
-class _Share:
+class Share:
     """What is known of one endpoint or origin."""
 
-    __slots__ = ("answered_at", "in_flight", "slowest_s", "timed_out_at", "timeouts", "used_at")
+    __slots__ = ("answered_at", "in_flight", "name", "slowest_s", "timed_out_at", "timeouts", "used_at")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, now: float) -> None:
+        self.name = name
         self.in_flight = 0
-        self.used_at = 0.0
+        self.used_at = now
         self.answered_at = float("-inf")
         self.slowest_s = 0.0  # of its answers, slowly forgotten
         self.timeouts = 0  # in a row, one after the other: those that hung together are one
         self.timed_out_at = float("-inf")
+
+    def __repr__(self) -> str:
+        return f"{self.name}={self.in_flight}"
+
+    @property
+    def timeout_s(self) -> float | None:
+        """The deadline of the next attempt where it has to be short; None: the usual one."""
+        return probe_timeout_s(self.slowest_s, self.timeouts - 1) if self.timeouts else None
 
     def answers(self, now: float) -> bool:
         return now - self.answered_at <= max(ANSWERS_COUNT_S, 2 * self.slowest_s)
@@ -44,63 +54,50 @@ class _Share:
 class SlotShares:
     """The shares of one pool on one level, endpoints or origins."""
 
-    def __init__(self) -> None:
-        self._shares: OrderedDict[str, _Share] = OrderedDict()  # used longest ago first
-        self.all_in_flight = 0
+    def __init__(self, on_forget: Callable[[], object] = lambda: None) -> None:
+        self._shares: OrderedDict[str, Share] = OrderedDict()  # used longest ago first
+        self._on_forget = on_forget
+        self.in_flight = 0
 
     def __len__(self) -> int:
         return len(self._shares)
 
     def __repr__(self) -> str:
-        return f"<SlotShares {' '.join(f'{name}={share.in_flight}' for name, share in self._shares.items())}>"
+        return f"<SlotShares {' '.join(map(repr, self._shares.values()))}>"
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._shares
+    def find(self, name: str) -> Share | None:
+        return self._shares.get(name)
 
-    def in_flight(self, name: str) -> int:
+    def of(self, name: str, now: float) -> Share:
+        """The share of an endpoint or origin, which has something to start now. It may be kept until `on_forget`."""
         share = self._shares.get(name)
-        return 0 if share is None else share.in_flight
+        if share is None:
+            share = self._shares[name] = Share(name, now)
+            if len(self._shares) > MOST_REMEMBERED:
+                self._forget_idle(float("inf"))
+        return share
 
-    def may_start(self, name: str, slots: int, now: float) -> bool:
-        """Whether one more attempt fits into the share, in a pool with so many slots."""
-        share = self._shares.get(name)
-        return share is None or share.in_flight == 0 or share.in_flight < self.limit(name, slots, now)
-
-    def limit(self, name: str, slots: int, now: float) -> int:
-        share = self._shares.get(name)
-        if share is not None and share.timeouts:
+    def limit(self, share: Share, slots: int, now: float) -> int:
+        """How many attempts it may have in flight, in a pool with so many slots. One that has none may start one."""
+        if share.timeouts:
             return 1
-        if share is None or not share.answers(now):
-            used_by_others = self.all_in_flight - (share.in_flight if share is not None else 0)
-            return max(1, (slots - used_by_others) // 2)
-        self._forget_idle(now)
+        if now - share.answered_at > ANSWERS_COUNT_S and not share.answers(now):
+            return max(1, (slots - self.in_flight + share.in_flight) // 2)
+        if len(self._shares) > 1:
+            self._forget_idle(now)
         alone = len(self._shares) == 1 or slots < FEWEST_TO_SPARE
         return slots if alone else slots - max(1, slots // 10)
 
-    def timeout_s(self, name: str) -> float | None:
-        """The deadline of the next attempt where it has to be short; None: the usual one."""
-        share = self._shares.get(name)
-        if share is None or not share.timeouts:
-            return None
-        return probe_timeout_s(share.slowest_s, share.timeouts - 1)
-
-    def start(self, name: str, now: float) -> None:
-        share = self._shares.get(name)
-        if share is None:
-            share = self._shares[name] = _Share()
-            if len(self._shares) > MOST_REMEMBERED:
-                self._forget_idle(float("inf"))
-        else:
-            self._shares.move_to_end(name)
+    def start(self, share: Share, now: float) -> None:
         share.in_flight += 1
         share.used_at = now
-        self.all_in_flight += 1
+        self.in_flight += 1
+        self._shares.move_to_end(share.name)
 
-    def end(self, name: str, now: float, started_at: float, timed_out: bool | None) -> None:
+    def end(self, share: Share, now: float, started_at: float, timed_out: bool | None) -> None:
         """An attempt ended. Timed out or not; None: it was cut off, which tells nothing."""
-        share = self._shares[name]
         share.in_flight -= 1
-        self.all_in_flight -= 1
+        self.in_flight -= 1
         if timed_out:
             if share.answered_at <= started_at:  # else it was only this attempt that hung
                 share.timeouts += started_at >= share.timed_out_at
@@ -108,13 +105,14 @@ class SlotShares:
         elif timed_out is not None:
             share.timeouts = 0
             share.answered_at = now
-            share.slowest_s = max(now - started_at, 0.9 * share.slowest_s)
+            took_s, slowest_s = now - started_at, 0.9 * share.slowest_s
+            share.slowest_s = took_s if took_s > slowest_s else slowest_s
 
     def _forget_idle(self, now: float) -> None:
         """Forget the one used longest ago if it has not been for an hour; with the time infinite, in any case."""
-        oldest = next(iter(self._shares))
-        share = self._shares[oldest]
-        if share.in_flight:
-            self._shares.move_to_end(oldest)
-        elif now - share.used_at > OTHERS_COUNT_S:
-            del self._shares[oldest]
+        oldest = next(iter(self._shares.values()))
+        if oldest.in_flight:
+            self._shares.move_to_end(oldest.name)
+        elif now - oldest.used_at > OTHERS_COUNT_S:
+            del self._shares[oldest.name]
+            self._on_forget()

@@ -23,7 +23,7 @@ class Double(NamedTuple):
 
     kind: Duplicate
     delivery: Delivery
-    first: Delivery  # what it doubles: owned by the router, or earlier in the same batch
+    first: Delivery  # the one we own
 
 
 class InFlightTracker:
@@ -32,7 +32,8 @@ class InFlightTracker:
     def __init__(self) -> None:
         self.dropped: Counter[str] = Counter()  # copies that were not delivered, by queue
         self._by_key: dict[str | tuple[str, Way], Delivery] = {}
-        self._by_app_id: dict[str, dict[Way, Delivery]] = {}
+        self._by_app_id: dict[str, Delivery] = {}  # the one owned longest
+        self._namesakes: dict[str, dict[Way, Delivery]] = {}  # all that have an id, where there are several
 
     def __len__(self) -> int:
         return len(self._by_key)
@@ -45,57 +46,65 @@ class InFlightTracker:
         return f"<InFlightTracker {' '.join(owned) or 'empty'}>"
 
     def sort_out(self, batch: Iterable[Delivery]) -> tuple[list[Delivery], list[Double]]:
-        """The new messages of a batch, and those that double an owned one or one before them in the batch.
+        """Take ownership of the new messages of a batch; returns them, and those that double one we own.
 
         A requeued copy is counted as dropped: whoever asks has to remove it from its queue.
         """
         new: list[Delivery] = []
         doubles: list[Double] = []
-        firsts: dict[str | tuple[str, Way], Delivery] = {}
         for delivery in batch:
-            found = self.find_duplicate(delivery)
-            if found is None:
-                way = (delivery.pointer.id, _way_of(delivery))
-                first = firsts.get(delivery.broker_id or way) or firsts.setdefault(way, delivery)
-                if first is delivery:
-                    firsts[delivery.broker_id or way] = delivery
-                    new.append(delivery)
-                    continue
-                found = _compare(first, delivery), first
-            doubles.append(Double(found[0], delivery, found[1]))
-            if found[0] is Duplicate.REQUEUED:
-                self.dropped[delivery.source.name] += 1
+            if self.track(delivery):
+                new.append(delivery)
+            elif (found := self.find_duplicate(delivery)) is not None:
+                doubles.append(Double(found[0], delivery, found[1]))
+                self.dropped[delivery.source.name] += found[0] is Duplicate.REQUEUED
         return new, doubles
 
     def find_duplicate(self, delivery: Delivery) -> tuple[Duplicate, Delivery] | None:
         """The message this delivery doubles, if the router owns one."""
-        owned = self._by_key.get(_key_of(delivery)) or self._copy_of(delivery)
+        owned = self._by_key.get(delivery.broker_id or _key_of(delivery))
+        if owned is None and delivery.pointer.id in self._by_app_id:
+            owned = self._copy_of(delivery)
         return None if owned is None else (_compare(owned, delivery), owned)
 
     def track(self, delivery: Delivery) -> bool:
         """Take ownership. False, and nothing changes, if the message or a copy of it is owned already."""
-        key = _key_of(delivery)
-        if key in self._by_key or self._copy_of(delivery) is not None:
+        if self.find_duplicate(delivery) is not None:
             return False
-        self._by_key[key] = delivery
-        self._by_app_id.setdefault(delivery.pointer.id, {})[_way_of(delivery)] = delivery
+        app_id = delivery.pointer.id
+        self._by_key[delivery.broker_id or _key_of(delivery)] = delivery
+        first = self._by_app_id.setdefault(app_id, delivery)
+        if first is not delivery:
+            self._namesakes.setdefault(app_id, {_way_of(first): first})[_way_of(delivery)] = delivery
         return True
 
     def remove(self, delivery: Delivery) -> bool:
         """End ownership. False if this very delivery is not owned (any more)."""
-        key = _key_of(delivery)
+        key = delivery.broker_id or _key_of(delivery)
         if self._by_key.get(key) is not delivery:
-            return False
+            return False  # perhaps one that could not be read: it has no pointer
         del self._by_key[key]
-        namesakes, way = self._by_app_id.get(delivery.pointer.id, {}), _way_of(delivery)
-        if namesakes.get(way) is delivery:
-            del namesakes[way]
-            if not namesakes:
-                del self._by_app_id[delivery.pointer.id]
+        app_id = delivery.pointer.id
+        if app_id in self._namesakes:
+            self._remove_namesake(delivery)
+        elif self._by_app_id.get(app_id) is delivery:
+            del self._by_app_id[app_id]
         if not self._by_key:  # an emptied dict keeps its table, a cleared one does not
             self._by_key.clear()
             self._by_app_id.clear()
         return True
+
+    def _remove_namesake(self, delivery: Delivery) -> None:
+        app_id, way = delivery.pointer.id, _way_of(delivery)
+        namesakes = self._namesakes[app_id]
+        if namesakes.get(way) is delivery:
+            del namesakes[way]
+        if namesakes:
+            self._by_app_id[app_id] = next(iter(namesakes.values()))
+        else:
+            del self._by_app_id[app_id]
+        if len(namesakes) < 2:
+            del self._namesakes[app_id]
 
     def owned(self, broker_id: str) -> Delivery | None:
         """The message with this broker id, if the router owns it."""
@@ -103,11 +112,16 @@ class InFlightTracker:
 
     def get(self, app_id: str) -> Delivery | None:
         """A message with this application id; the one owned longest, if several have it."""
-        return next(iter(self._by_app_id.get(app_id, {}).values()), None)
+        return self._by_app_id.get(app_id)
 
     def _copy_of(self, delivery: Delivery) -> Delivery | None:
-        namesakes = self._by_app_id.get(delivery.pointer.id)
-        owned = None if namesakes is None else namesakes.get(_way_of(delivery))
+        app_id, way = delivery.pointer.id, _way_of(delivery)
+        namesakes = self._namesakes.get(app_id)
+        if namesakes is not None:
+            owned = namesakes.get(way)
+        else:
+            owned = self._by_app_id.get(app_id)
+            owned = owned if owned is not None and _way_of(owned) == way else None
         # One that is a dead letter by now is no hindrance: the other one was replayed.
         return None if owned is None or owned.rejected else owned
 
@@ -125,4 +139,4 @@ def _key_of(delivery: Delivery) -> str | tuple[str, Way]:
 
 
 def _way_of(delivery: Delivery) -> Way:
-    return delivery.source.name, delivery.pointer.mediation_target, named_group(delivery)
+    return delivery.source.name, delivery.pointer.mediation_target, delivery.group or named_group(delivery)

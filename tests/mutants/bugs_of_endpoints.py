@@ -10,7 +10,7 @@ from flowcatalyst.routing.breaker import OPEN_S, SUCCESSES_TO_CLOSE, Breaker, Br
 from flowcatalyst.routing.endpoints import Endpoints, Gate
 from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.routing.pool import Pool
-from flowcatalyst.routing.shares import SlotShares
+from flowcatalyst.routing.shares import Share, SlotShares
 from tests.mutants.mutant import Bugs, instead_of
 
 BUGS: Final = Bugs()
@@ -128,7 +128,7 @@ def _() -> None:
 @BUGS.add("one endpoint may take all slots of its pool")
 def _() -> None:
     @instead_of(SlotShares, "limit")
-    def limit(original: Any, self: Any, share: Any, slots: int, now: float) -> int:
+    def limit(original: Any, self: Any, share: Any, slots: int, *_: Any) -> int:
         return slots
 
 
@@ -144,17 +144,17 @@ def _() -> None:
     test="tests/unit/shares_test.py::TestSilent",
 )
 def _() -> None:
-    @instead_of(SlotShares, "end")
-    def end(original: Any, self: Any, share: Any, now: float, began: float, timed_out: bool | None) -> None:
-        original(self, share, now, began, None if timed_out else timed_out)
+    @instead_of(Share, "hung")
+    def hung(original: Any, self: Any, *_: Any) -> None:
+        pass
 
 
 @BUGS.add("an answer does not give back the slot of its share")
 def _() -> None:
-    @instead_of(SlotShares, "end")
-    def end(original: Any, self: Any, share: Any, *args: Any) -> None:
-        original(self, share, *args)
-        share.in_flight += 1
+    @instead_of(Endpoints, "end")
+    def end(original: Any, self: Any, target: str, *args: Any) -> None:
+        original(self, target, *args)
+        self._destinations[target].origin.in_flight += 1
 
 
 @BUGS.add("a share that is used up never opens its gate again")

@@ -106,7 +106,7 @@ async def test_chunked_response_with_trailers_is_joined_and_its_trailers_are_no_
         for _ in range(2):
             response = await post(http, server.url())
             assert response.body == b"wikipedia"
-            assert response.headers == [(b"transfer-encoding", b"chunked")]
+            assert list(response.headers) == [(b"transfer-encoding", b"chunked")]
     assert server.connections == 1
 
 

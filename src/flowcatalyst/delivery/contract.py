@@ -1,7 +1,7 @@
 """What the mediator asks of an HTTP client, and the words both of them use."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv6Address
@@ -72,7 +72,7 @@ class Response:
     """A response, its body read to the client's cap at most."""
 
     status: int
-    headers: list[tuple[bytes, bytes]]  # names in lower case
+    headers: Iterable[tuple[bytes, bytes]]  # names in lower case
     body: bytes
     truncated: bool = False
     framed: bool = True

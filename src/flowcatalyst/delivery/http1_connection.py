@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final, Protocol, cast
 
@@ -91,7 +92,7 @@ class Connection(asyncio.Protocol):
 
     def _expect_response(self) -> None:
         self._status = 0  # of the final response, once its headers are complete
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._head: list[bytes] = []  # what came until the headers were complete, and perhaps some of the body
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._wire_bytes = 0
@@ -174,7 +175,7 @@ class Connection(asyncio.Protocol):
     def _deliver(self, *, truncated: bool = False, framed: bool = True, reusable: bool = False) -> None:
         answer = self._answer
         assert answer is not None
-        response = Response(self._status, self._headers, b"".join(self._body), truncated, framed)
+        response = Response(self._status, RawHeaders(self._head), b"".join(self._body), truncated, framed)
         self._end_exchange(reusable)
         if not answer.done():
             answer.set_result(response)
@@ -204,6 +205,8 @@ class Connection(asyncio.Protocol):
             self._idle_ended("answered before it was asked")
             return
         self._wire_bytes += len(data)
+        if not self._status:
+            self._head.append(data)
         try:
             self._parser.feed_data(data)
         except HttpParserError as error:
@@ -253,7 +256,7 @@ class Connection(asyncio.Protocol):
 
     def _framed(self) -> bool:
         """Whether the response says itself where it ends; otherwise the end of the connection is its end."""
-        for name, value in self._headers:
+        for name, value in RawHeaders(self._head):
             if name == b"content-length" or (name == b"transfer-encoding" and b"chunked" in value.lower()):
                 return True
         return False
@@ -265,26 +268,24 @@ class Connection(asyncio.Protocol):
             self._owner.sent_unasked()  # a second response to one request
         self._reusable = False
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._status:
-            return  # a trailer
-        name = name.lower()
-        if name == b"keep-alive" and (timeout := _KEEP_ALIVE_TIMEOUT.search(value)):
-            self.keep_alive_s = int(timeout[1]) - KEEP_ALIVE_MARGIN_S
-        self._headers.append((name, value))
-
     def on_headers_complete(self) -> None:
         if self._complete:
             return
         status = self._parser.get_status_code()
         if status < 100 or status == 101:
             raise ValueError(f"status {status} makes no sense here")
-        if self._wire_bytes > MAX_HEAD_BYTES and _head_size(self._headers) > MAX_HEAD_BYTES:
+        if self._wire_bytes > MAX_HEAD_BYTES and _size(RawHeaders(self._head)) > MAX_HEAD_BYTES:
             raise ValueError("its headers are too large")
         if status < 200:
-            self._headers = []  # interim, such as 100 Continue or 103 Early Hints: the response is still to come
-        else:
-            self._status = status
+            return  # interim, such as 100 Continue or 103 Early Hints: the response is still to come
+        self._status = status
+        if b"timeout" in b"".join(self._head).lower():
+            self._heed_keep_alive()
+
+    def _heed_keep_alive(self) -> None:
+        for name, value in RawHeaders(self._head):
+            if name == b"keep-alive" and (timeout := _KEEP_ALIVE_TIMEOUT.search(value)):
+                self.keep_alive_s = int(timeout[1]) - KEEP_ALIVE_MARGIN_S
 
     def on_body(self, chunk: bytes) -> None:
         if self._body_bytes <= self._max_body_bytes and not self._complete:
@@ -297,5 +298,38 @@ class Connection(asyncio.Protocol):
             self._reusable = self._parser.should_keep_alive()  # only the parser's flags of this moment can tell
 
 
-def _head_size(headers: list[tuple[bytes, bytes]]) -> int:
+class RawHeaders:
+    """The headers of a final response, read when somebody asks for them: most answers mean the same without.
+
+    A call of ours for each header took a twentieth of the time of a delivery.
+    """
+
+    __slots__ = ("_head",)
+
+    def __init__(self, head: Sequence[bytes]) -> None:
+        self._head = head
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(_HeaderReader(self._head).headers)
+
+
+class _HeaderReader:
+    def __init__(self, head: Sequence[bytes]) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self._are_complete = False
+        self._parser = HttpResponseParser(self)
+        with suppress(HttpParserError, HttpParserUpgrade):  # of what follows the headers
+            self._parser.feed_data(b"".join(head))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._are_complete:  # else it is a trailer
+            self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self._are_complete = self._are_complete or self._parser.get_status_code() >= 200
+        if not self._are_complete:
+            self.headers.clear()  # of an interim response
+
+
+def _size(headers: Iterable[tuple[bytes, bytes]]) -> int:
     return sum(len(name) + len(value) + len(b": \r\n") for name, value in headers)

@@ -182,7 +182,10 @@ class OriginPool:
 
     def exchange_ended(self, connection: Connection) -> None:
         self._exchanges += 1
-        rests = (not self._proven or self._exchanges % REST_EVERY == 0) and self._has_to_rest()
+        if self._proven and self._reuses and self._exchanges % REST_EVERY:  # as nearly always
+            self.give_back(connection)
+            return
+        rests = self._has_to_rest()
         if not self._reuses or (rests and self._waiting):
             connection.discard()
         elif rests and connection.usable and connection.keep_alive_s > 0:

@@ -221,6 +221,7 @@ def _line(
 ) -> AttemptLine:
     wall, tries, waited_s = noted
     pointer = delivery.pointer
+    target = pointer.mediation_target
     return AttemptLine(
         "attempt",
         "info" if outcome.result is Result.SUCCESS else "warning",
@@ -229,7 +230,7 @@ def _line(
         delivery.group,
         pool,
         delivery.source.name,
-        pointer.mediation_target.partition("?")[0],  # a query may hold secrets
+        target.partition("?")[0] if "?" in target else target,  # a query may hold secrets
         pointer.dispatch_mode,
         tries,
         delivery.receive_count,
@@ -238,7 +239,7 @@ def _line(
         outcome.status,
         outcome.detail,
         _VERDICT_WORDS[type(verdict)],
-        _delay_of(verdict),
+        None if type(verdict) is Ack else _delay_of(verdict),
         int(duration_s * 1e6),
         int(waited_s * 1e6),
     )

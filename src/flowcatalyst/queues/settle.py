@@ -140,13 +140,13 @@ class Settler:
         receipts = [delivery.receipt for delivery in batch]
         results = await _ask(self._queue.ack(batch), len(batch))
         for delivery, receipt, result in zip(batch, receipts, results, strict=True):
-            if result is Settled.FAILED or _was_redelivered(delivery, receipt, result):
+            if result is Settled.OK:
+                self._remembered.pop(delivery.broker_id, None)
+            elif result is Settled.FAILED or _was_redelivered(delivery, receipt, result):
                 self._acks.append(delivery)
                 continue
-            if result is Settled.GONE:
-                self._remember(delivery.broker_id)
             else:
-                self._remembered.pop(delivery.broker_id, None)
+                self._remember(delivery.broker_id)
             self._tracker.remove(delivery)
             if self._unowned:
                 self._unowned.pop(delivery.broker_id, None)

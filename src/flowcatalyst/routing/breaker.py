@@ -3,7 +3,7 @@
 from collections import OrderedDict, deque
 from enum import StrEnum
 
-from flowcatalyst.routing.shares import probe_timeout_s
+from flowcatalyst.routing.shares import SLOW_S, probe_timeout_s, slowest
 
 WINDOW_CALLS = 10
 FAILURE_RATIO = 0.5
@@ -50,7 +50,7 @@ class Breaker:
         self._half_open_at = 0.0
         self._probes = 0  # in flight while half open
         self._hung_rounds = 0  # in which a probe ran out of its time, in a row
-        self._slowest_s = 0.0  # of the calls that were answered, slowly forgotten
+        self._slowest_s = 0.0  # of the calls whose answer took long, slowly forgotten
         self._successes = 0
 
     def __repr__(self) -> str:
@@ -88,9 +88,8 @@ class Breaker:
     def record(self, failed: bool, now: float, admitted_at: float) -> None:
         """Report how a call ended that was admitted at that time. Those of before the opening decide nothing now."""
         self.used_at = now
-        if not failed:
-            took_s, slowest_s = now - admitted_at, 0.9 * self._slowest_s
-            self._slowest_s = took_s if took_s > slowest_s else slowest_s
+        if (self._slowest_s or now - admitted_at > SLOW_S) and not failed:
+            self._slowest_s = slowest(self._slowest_s, now - admitted_at)
         if self.under_way:  # 0: the call was admitted by one that was forgotten since
             self.under_way -= 1
         if self.state is BreakerState.CLOSED:
@@ -129,6 +128,8 @@ class Breaker:
         return self.state is BreakerState.HALF_OPEN and admitted_at >= self._half_open_at and self._probes > 0
 
     def _count(self, failed: bool) -> None:
+        if not failed and not self._failures and len(self._calls) == WINDOW_CALLS:
+            return  # one more that went well changes nothing
         self._calls.append(failed)
         self._failures += failed
         if len(self._calls) > WINDOW_CALLS:

@@ -13,7 +13,7 @@ from typing import Final
 
 from flowcatalyst.message import ErrorKind, Outcome, Result
 from flowcatalyst.routing.breaker import SUCCESSES_TO_CLOSE, Breaker, Breakers, BreakerState
-from flowcatalyst.routing.shares import Share, SlotShares
+from flowcatalyst.routing.shares import ANSWERS_COUNT_S, SLOW_S, Share, SlotShares
 
 HANGS_S: Final = 5.0  # an attempt that got no connection for so long kept its slot like one that timed out
 LOOK_AGAIN_S: Final = 5.0  # the net: what should open a gate may itself have been lost
@@ -48,6 +48,8 @@ class Endpoints:
         self._endpoint_of = endpoint_of
         self._origin_of = origin_of
         self._destinations: dict[str, _Destination] = {}  # by target
+        self._in_flight = 0
+        self._is_only_one = False  # all targets so far lead to one endpoint, which may have all slots
         self._origins = SlotShares(on_forget=self._destinations.clear)
         self._endpoints = SlotShares(on_forget=self._destinations.clear)
         self._probes: list[tuple[float, str]] = []  # when to let somebody try whatever waits at a gate
@@ -57,19 +59,25 @@ class Endpoints:
         """None: the attempt may start, and counts until `end`. Otherwise: what stands in its way."""
         to = self._destinations.get(target) or self._look_up(target, now)
         endpoint, origin = to.endpoint, to.origin
-        if origin.in_flight:
+        if origin.in_flight and (
+            not self._is_only_one or origin.timeouts or now - origin.answered_at > ANSWERS_COUNT_S
+        ):
             # One more than its share for a path that has nothing yet, if that leaves a slot to other hosts.
-            spare = not endpoint.in_flight and self._origins.in_flight + 1 < slots
-            if origin.in_flight >= self._origins.limit(origin, slots, now) + spare:
+            spare = not endpoint.in_flight and self._in_flight + 1 < slots
+            if origin.in_flight >= self._origins.limit(origin, slots, self._in_flight, now) + spare:
                 return Gate(origin.name)
-            if endpoint.in_flight and endpoint.in_flight >= self._endpoints.limit(endpoint, slots, now):
+            if endpoint.in_flight and endpoint.in_flight >= self._endpoints.limit(
+                endpoint, slots, self._in_flight, now
+            ):
                 return Gate(endpoint.name)
-        to.breaker = self._breakers.get(endpoint.name)
-        probe_at = to.breaker.admit(now)
+        to.breaker = breaker = self._breakers.get(endpoint.name)
+        probe_at = breaker.admit(now)
         if probe_at is not None:
             return Gate(endpoint.name, probe_at)
-        self._origins.start(origin, now)
-        self._endpoints.start(endpoint, now)
+        self._in_flight += 1
+        endpoint.in_flight += 1
+        origin.in_flight += 1
+        endpoint.used_at = origin.used_at = now
         return None
 
     def timeout_s(self, target: str, now: float) -> float | None:
@@ -82,15 +90,24 @@ class Endpoints:
 
     def end(self, target: str, began: float, now: float, outcome: Outcome | None) -> None:
         """An attempt ended; None: it was cut off, which tells nothing about its endpoint."""
-        to, hung = self._destinations.get(target) or self._look_up(target, now), None
+        to = self._destinations.get(target) or self._look_up(target, now)
+        endpoint, origin = to.endpoint, to.origin
+        self._in_flight -= 1
+        endpoint.in_flight -= 1
+        origin.in_flight -= 1
         if outcome is None:
             to.breaker.withdraw(began)
+            return
+        to.breaker.record(outcome.trips_breaker, now, began)
+        no_connection = outcome.result is Result.ERROR_CONNECTION and now - began >= HANGS_S
+        if no_connection or outcome.error is ErrorKind.TIMEOUT:
+            endpoint.hung(now, began)
+            origin.hung(now, began)
+        elif now - began > SLOW_S or origin.timeouts or endpoint.timeouts or origin.slowest_s or endpoint.slowest_s:
+            endpoint.answered(now, now - began)
+            origin.answered(now, now - began)
         else:
-            to.breaker.record(outcome.trips_breaker, now, began)
-            no_connection = outcome.result is Result.ERROR_CONNECTION and now - began >= HANGS_S
-            hung = outcome.error is ErrorKind.TIMEOUT or no_connection
-        self._origins.end(to.origin, now, began, hung)
-        self._endpoints.end(to.endpoint, now, began, hung)
+            endpoint.answered_at = origin.answered_at = now
 
     def _look_up(self, target: str, now: float) -> _Destination:
         endpoint = self._endpoints.of(self._endpoint_of(target), now)
@@ -98,6 +115,7 @@ class Endpoints:
         if len(self._destinations) >= MOST_DESTINATIONS:
             self._destinations.clear()
         found = self._destinations[target] = _Destination(endpoint, origin, self._breakers.get(endpoint.name))
+        self._is_only_one = len(self._origins) == len(self._endpoints) == 1
         return found
 
     # Gates
@@ -129,7 +147,7 @@ class Endpoints:
         for name in dict.fromkeys([self._endpoint_of(target), self._origin_of(target), *some]):
             shares = self._origins if self._origins.find(name) else self._endpoints
             share = shares.find(name)
-            groups = 1 if share is None else shares.limit(share, slots, now) - share.in_flight
+            groups = 1 if share is None else shares.limit(share, slots, self._in_flight, now) - share.in_flight
             breaker = self._breakers.find(name)
             if breaker is not None and breaker.state is not BreakerState.CLOSED:
                 # An open one is tried again when its time comes.

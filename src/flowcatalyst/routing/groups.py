@@ -158,8 +158,11 @@ class GroupScheduler:
 
     def take(self) -> Delivery | None:
         """The next message to start, or None. Its group starts nothing else until the caller reports back."""
-        group = self._next_ready()
-        if group is None:
+        if self._ready_high:
+            group = self._next_of_both_tiers()
+        elif self._ready:
+            group, _ = self._ready.popitem(last=False)
+        else:
             return None
         group.waiting = False
         delivery = group.pop()
@@ -350,7 +353,10 @@ class GroupScheduler:
         """Queue the group if it may start, forget it if it is empty."""
         if group.waiting or group.busy is not None or group.held_until is not None or group.gate is not None:
             return
-        if group:
+        if group.regular and group.head is None and not group.high:  # as nearly always
+            group.waiting = True
+            self._ready[group] = None
+        elif group:
             group.waiting = True
             (self._ready_high if group.urgent else self._ready)[group] = None
         else:
@@ -405,9 +411,7 @@ class GroupScheduler:
             self._ready_high.clear()
             self._holds.clear()
 
-    def _next_ready(self) -> Group | None:
-        if not self._ready_high:
-            return self._ready.popitem(last=False)[0] if self._ready else None
+    def _next_of_both_tiers(self) -> Group:
         self._turn = (self._turn + 1) % TURNS_PER_CYCLE
         if self._turn == 0 and self._ready:
             return self._ready.popitem(last=False)[0]

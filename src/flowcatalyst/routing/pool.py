@@ -243,8 +243,8 @@ class Pool:
         now = self._now()
         if not self._fence.allows(now):
             return None  # another router may be at work by now
-        scheduler = self._scheduler
-        while scheduler.has_ready and self._rate.next_permit_at(now) <= now:
+        scheduler, limited = self._scheduler, self.limits.rate_per_minute is not None
+        while scheduler.has_ready and (not limited or self._rate.next_permit_at(now) <= now):
             delivery = scheduler.take()
             assert delivery is not None
             is_sure = delivery.source.holds(delivery) and not 0.0 < delivery.lease_until <= now
@@ -254,10 +254,11 @@ class Pool:
             if gate is not None:
                 self._wait_at(gate, delivery, now)
                 continue
-            self._rate.take(now)
+            if limited:
+                self._rate.take(now)
             delivery.tries += 1
             delivery.attempt_at = now
-            if scheduler.gates or (scheduler.has_ready and self.limits.rate_per_minute is not None):
+            if scheduler.gates or (limited and scheduler.has_ready):
                 self._arm()
             return delivery
         self._arm()

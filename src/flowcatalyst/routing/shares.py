@@ -18,11 +18,19 @@ FEWEST_TO_SPARE: Final = 4  # a smaller pool has no slot to keep free for somebo
 OTHERS_COUNT_S: Final = 3600.0  # for so long a slot is kept free for somebody who is not there
 FIRST_PROBE_S: Final = 10.0
 MOST_REMEMBERED: Final = 1000
+LOOKED_AT: Final = 8  # when one has to be forgotten
+SLOW_S: Final = 5.0  # how long faster answers take makes no difference
 
 
 def probe_timeout_s(slowest_s: float, failed: int) -> float:
     """Deadline of an attempt at somebody who timed out before: short, but long enough for a slow one in the end."""
     return float(max(FIRST_PROBE_S, 2 * slowest_s) * 2 ** min(failed, 10))
+
+
+def slowest(slowest_s: float, took_s: float) -> float:
+    """The slowest of the answers that took long, once one more came. It is forgotten slowly."""
+    slowest_s = max(took_s, 0.9 * slowest_s)
+    return slowest_s if slowest_s > SLOW_S else 0.0
 
 
 class Share:
@@ -35,7 +43,7 @@ class Share:
         self.in_flight = 0
         self.used_at = now
         self.answered_at = float("-inf")
-        self.slowest_s = 0.0  # of its answers, slowly forgotten
+        self.slowest_s = 0.0  # of its answers that took long, slowly forgotten
         self.timeouts = 0  # in a row, one after the other: those that hung together are one
         self.timed_out_at = float("-inf")
 
@@ -50,14 +58,24 @@ class Share:
     def answers(self, now: float) -> bool:
         return now - self.answered_at <= max(ANSWERS_COUNT_S, 2 * self.slowest_s)
 
+    def answered(self, now: float, took_s: float) -> None:
+        self.timeouts = 0
+        self.answered_at = now
+        self.slowest_s = slowest(self.slowest_s, took_s)
+
+    def hung(self, now: float, started_at: float) -> None:
+        """An attempt timed out."""
+        if self.answered_at <= started_at:  # else it was only this attempt that hung
+            self.timeouts += started_at >= self.timed_out_at
+        self.timed_out_at = now
+
 
 class SlotShares:
     """The shares of one pool on one level, endpoints or origins."""
 
     def __init__(self, on_forget: Callable[[], object] = lambda: None) -> None:
-        self._shares: OrderedDict[str, Share] = OrderedDict()  # used longest ago first
+        self._shares: OrderedDict[str, Share] = OrderedDict()  # those that `of` was asked for longest ago first
         self._on_forget = on_forget
-        self.in_flight = 0
 
     def __len__(self) -> int:
         return len(self._shares)
@@ -74,45 +92,45 @@ class SlotShares:
         if share is None:
             share = self._shares[name] = Share(name, now)
             if len(self._shares) > MOST_REMEMBERED:
-                self._forget_idle(float("inf"))
+                self._make_place(now)
         return share
 
-    def limit(self, share: Share, slots: int, now: float) -> int:
-        """How many attempts it may have in flight, in a pool with so many slots. One that has none may start one."""
+    def limit(self, share: Share, slots: int, in_flight: int, now: float) -> int:
+        """How many attempts it may have in flight, in a pool with so many slots of which so many are in use.
+
+        One that has none may start one whatever this says.
+        """
         if share.timeouts:
             return 1
         if now - share.answered_at > ANSWERS_COUNT_S and not share.answers(now):
-            return max(1, (slots - self.in_flight + share.in_flight) // 2)
+            return max(1, (slots - in_flight + share.in_flight) // 2)
         if len(self._shares) > 1:
-            self._forget_idle(now)
+            self._forget_unused(now)
         alone = len(self._shares) == 1 or slots < FEWEST_TO_SPARE
         return slots if alone else slots - max(1, slots // 10)
 
-    def start(self, share: Share, now: float) -> None:
-        share.in_flight += 1
-        share.used_at = now
-        self.in_flight += 1
-        self._shares.move_to_end(share.name)
+    def _forget_unused(self, now: float) -> None:
+        """Forget the next one in turn if nobody used it for an hour."""
+        share = next(iter(self._shares.values()))
+        if share.in_flight or now - share.used_at <= OTHERS_COUNT_S:
+            self._shares.move_to_end(share.name)
+        else:
+            self._forget(share)
 
-    def end(self, share: Share, now: float, started_at: float, timed_out: bool | None) -> None:
-        """An attempt ended. Timed out or not; None: it was cut off, which tells nothing."""
-        share.in_flight -= 1
-        self.in_flight -= 1
-        if timed_out:
-            if share.answered_at <= started_at:  # else it was only this attempt that hung
-                share.timeouts += started_at >= share.timed_out_at
-            share.timed_out_at = now
-        elif timed_out is not None:
-            share.timeouts = 0
-            share.answered_at = now
-            took_s, slowest_s = now - started_at, 0.9 * share.slowest_s
-            share.slowest_s = took_s if took_s > slowest_s else slowest_s
+    def _make_place(self, now: float) -> None:
+        """Forget one that has nothing in flight, rather not one that was used lately."""
+        idle = None
+        for _ in range(LOOKED_AT):
+            share = next(iter(self._shares.values()))
+            if not share.in_flight:
+                idle = idle or share
+                if now - share.used_at > ANSWERS_COUNT_S:
+                    idle = share
+                    break
+            self._shares.move_to_end(share.name)
+        if idle is not None:
+            self._forget(idle)
 
-    def _forget_idle(self, now: float) -> None:
-        """Forget the one used longest ago if it has not been for an hour; with the time infinite, in any case."""
-        oldest = next(iter(self._shares.values()))
-        if oldest.in_flight:
-            self._shares.move_to_end(oldest.name)
-        elif now - oldest.used_at > OTHERS_COUNT_S:
-            del self._shares[oldest.name]
-            self._on_forget()
+    def _forget(self, share: Share) -> None:
+        del self._shares[share.name]
+        self._on_forget()

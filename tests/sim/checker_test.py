@@ -98,6 +98,11 @@ WRONG: dict[str, list[Event]] = {
     "one attempt per group": history(*published("m1", "m2"), (A, "m1"), (A, "m2")),
     "one attempt per message": history(*published("m2", facts=Facts("g", IMMEDIATE)), (A, "m2"), (A, "m2")),
     "first attempts in order": history(*published("m1", "m2"), *delivered("m2")),
+    "ack before next": history(
+        (Kind.LIMITS, DEFAULT_POOL, PoolLimits(1, ack_before_next=True)),
+        *published("m1", "m2"),
+        *(*delivered("m1"), (Kind.ACK, "m1", 1), (Kind.ACKED, "m1", Settled.FAILED), (A, "m2")),
+    ),
     "order across queues": history(
         *published("m1", facts=Facts("g", queue="fifo")),
         *published("m2", facts=Facts("g", queue="stream")),
@@ -170,6 +175,12 @@ def test_the_smallest_wrong_history_is_told(rule: str) -> None:
 
 
 class TestOrder:
+    def test_a_group_may_go_on_when_its_ack_is_confirmed_or_where_nobody_asked_for_that(self) -> None:
+        acked = (*delivered("m1"), (Kind.ACK, "m1", 1), (Kind.ACKED, "m1", Settled.GONE), (A, "m2"))
+        for strict, lines in ((True, acked), (False, (*delivered("m1"), (A, "m2")))):
+            limits = (Kind.LIMITS, DEFAULT_POOL, PoolLimits(1, ack_before_next=strict))
+            assert not broken("ack before next", history(limits, *published("m1", "m2"), *lines))
+
     def test_one_that_was_given_back_still_holds_its_group_on_a_queue_that_keeps_order(self) -> None:
         failed = ((A, "m1"), (W, "m1", FAILED), (V, "m1", Nack(30.0)), (Kind.NACK, "m1", (30.0, 1)))
         assert broken("first attempts in order", history(*published("m1", "m2"), *failed, (A, "m2"))) == ["m2"]

@@ -25,6 +25,7 @@ class Draw:
             failure_scope=FailureScope.BATCH if self.chance(0.05) else FailureScope.GROUP,
             max_delivery_attempts=rng.choice((None, None, rng.randint(2, 8))),
             capacity=rng.choice((None, None, rng.randint(3, 20))),
+            ack_before_next=self.chance(0.2),
         )
 
     def pools(self) -> dict[str, PoolLimits]:

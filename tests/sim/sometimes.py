@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from flowcatalyst.message import DEFAULT_GROUP, DispatchMode, Nack, Result, Retry, Settled
+from flowcatalyst.message import DEFAULT_GROUP, Ack, DispatchMode, Nack, Result, Retry, Settled
 from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS
 from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
 from flowcatalyst.simulation.queue import QueueFaults
@@ -73,6 +73,8 @@ TOLD = (
     "a hundred groups fail at once",
     "started beside an endpoint that hangs",
     "recovered endpoint tried",
+    "pool holds more than its capacity",
+    "message waits until the ack before it is durable",
 )
 ALL = (*COUNTED, *TOLD)
 MANY_GROUPS = 100
@@ -109,6 +111,8 @@ class _Story:
         self.began: dict[str, float] = {}  # of what is in flight
         self.waiting_for: Counter[str] = Counter()  # by pool: published and never attempted
         self.capacity: dict[str, int] = {}
+        self.acks_first: set[str] = set()  # pools in which a group goes on when its ack is durable
+        self.awaits_ack: set[str] = set()  # delivered in such a pool
 
     def read(self, events: Sequence[Event]) -> Iterator[str]:
         readers = {
@@ -156,6 +160,7 @@ class _Story:
         before, now = self.concurrency.get(pool), event.value.concurrency
         self.concurrency[pool] = now
         self.capacity[pool] = event.value.effective_capacity
+        (self.acks_first.add if event.value.ack_before_next else self.acks_first.discard)(pool)
         if before is not None and now > before:
             yield "pool grown"
         if list(self.in_flight.values()).count(pool) > now:
@@ -211,6 +216,9 @@ class _Story:
             yield "started beside an endpoint that hangs"
         if facts.host in self.recovered:
             yield "recovered endpoint tried"
+        held = 0 if event.value is None else event.value.in_flight + event.value.buffered
+        if held > self.capacity.get(event.pool, held):
+            yield "pool holds more than its capacity"
         self.began[name] = event.at
         self.attempted.add(name)
         self.in_flight[name] = event.pool
@@ -245,6 +253,8 @@ class _Story:
     def _verdict(self, event: Event) -> None:
         if isinstance(event.value, Retry):
             self.waiting.add(event.message)
+        elif isinstance(event.value, Ack) and event.pool in self.acks_first:
+            self.awaits_ack.add(event.message)
         elif isinstance(event.value, Nack):
             self.given_back_after_failure.add(event.message)
 
@@ -265,6 +275,8 @@ class _Story:
     def _acked(self, event: Event) -> Iterator[str]:
         name, result = event.message, event.value
         self.ack_open.discard(name)
+        if name in self.awaits_ack and self.owned.get(self.facts[name].group):
+            yield "message waits until the ack before it is durable"
         together = self.acking.setdefault(event.at, set())
         together.add(result)
         if {Settled.OK, Settled.FAILED} <= together:

@@ -2,7 +2,7 @@
 
 from flowcatalyst.message import DEFAULT_POOL, Nack, Retry
 from flowcatalyst.routing.limits import PoolLimits
-from flowcatalyst.simulation.history import Facts, Kind, Lost
+from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
 from tests.sim.checker_test import FAILED, NEXT, OK, PATIENCE, A, Line, P, R, V, W, after, broken, history, published
 
 FROM_FIFO = Facts("g", pool=DEFAULT_POOL, queue="fifo")
@@ -34,6 +34,14 @@ class TestOrderAcrossQueues:
         assert not broken(self.RULE, history(*self.BOTH, *received, (Kind.LOST, "m1", Lost.LEASE), (A, "m2")))
         assert not broken(self.RULE, history(*self.BOTH, *received, (Kind.CRASHED, ""), (R, "m2", 2), (A, "m2")))
         assert not broken(self.RULE, history(*self.BOTH, *received, (A, "m2"), step_s=0.0))
+
+    def test_what_a_removed_pool_lets_go_at_the_same_moment_is_not_owed(self) -> None:
+        received = history(*self.BOTH, (R, "m1", 1), (R, "m2", 1))
+        at = received[-1].at + 1.0
+        started = Event(at, A, "m2", DEFAULT_POOL, None)
+        let_go, failed = (Event(at, Kind.NACK, "m1", "", (delay_s, 1)) for delay_s in (0.0, 5.0))
+        assert not broken(self.RULE, [*received, started, let_go])
+        assert broken(self.RULE, [*received, started, failed]) == ["m2"]
 
 
 class TestOwnership:

@@ -8,6 +8,7 @@ from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.rate import SlidingWindow
 
 LOOK_AHEAD_S: Final = 0.25
+MOST_DOUBLINGS: Final = 10
 GRAIN_S: Final = 0.001  # a timer may ring this much early
 
 
@@ -15,14 +16,17 @@ class Admission:
     """What cannot start takes no place from what could.
 
     Messages on hold or at an open breaker do not count against the capacity. A slot that nothing in memory can use asks
-    for more in any case, though not all the time while there is something in memory that only its share of the slots
-    keeps from starting. Apart from that a pool does not ask for a few at a time, because each time costs a round trip.
+    for more in any case. While there is something in memory that only its share of the slots keeps from starting it
+    looks ahead now and then, further each time: something for another endpoint may be anywhere in the queue. Apart
+    from that a pool does not ask for a few at a time, because each time costs a round trip.
     """
 
     def __init__(self, scheduler: GroupScheduler, rate: SlidingWindow, now: Callable[[], float]) -> None:
         self.on_room: Callable[[], None] = lambda: None  # called when there is room after somebody asked in vain
         self.asked_in_vain = False
         self.looks_ahead_at = 0.0  # not before, for what could start in place of those that wait for their share
+        self._looks = 0  # ahead, since something began to wait for its share
+        self._look_left = 0  # how many more messages the latest of them may bring
         self._scheduler = scheduler
         self._rate = rate
         self._now = now
@@ -35,12 +39,12 @@ class Admission:
         if wanted < some:
             now = self._now()
             idle = scheduler.in_flight + scheduler.ready_count < limits.concurrency
-            if not idle or now + GRAIN_S < self.looks_ahead_at or self._rate.next_permit_at(now) > now:
+            if not idle or self._rate.next_permit_at(now) > now:
                 return 0
-            wanted = some
+            wanted = self._look_left if now + GRAIN_S < self.looks_ahead_at else self._look(some)
         allowed = limits.most - len(scheduler)
         if allowed >= some:
-            return min(wanted, allowed)
+            return max(0, min(wanted, allowed))
         # It holds all it may: only what its groups wait for is taken, and looked for now and then.
         return some if scheduler.awaiting and self._now() + GRAIN_S >= self.looks_ahead_at else 0
 
@@ -48,8 +52,23 @@ class Admission:
         """Somebody asked and was told this."""
         self.asked_in_vain |= not room
 
-    def look_ahead_later(self) -> None:
+    def begin_looks(self) -> None:
+        """Something waits for its share of the slots: other things may have to be looked for."""
+        self._looks = self._look_left = 0
         self.looks_ahead_at = self._now() + LOOK_AHEAD_S
+
+    def count_look(self, limits: PoolLimits) -> None:
+        """Such a look brought a message."""
+        now = self._now()
+        if now + GRAIN_S >= self.looks_ahead_at:
+            self._look_left = self._look(max(1, limits.effective_capacity // 4))
+            self._looks += 1
+            self.looks_ahead_at = now + LOOK_AHEAD_S
+        self._look_left -= 1
+
+    def _look(self, some: int) -> int:
+        """How many messages the next look may bring."""
+        return some << min(self._looks, MOST_DOUBLINGS)
 
     def tell(self) -> None:
         """There is room, or never will be any: whoever asked in vain looks again."""

@@ -137,7 +137,7 @@ class Pool:
         self._tools.failures.restore(delivery)
         self._scheduler.submit(delivery)
         if self._scheduler.gates:
-            self.admission.look_ahead_later()  # that look brought something: the next one can wait
+            self.admission.count_look(self.limits)
         self._pump_soon()
         return True
 
@@ -286,7 +286,7 @@ class Pool:
             self._give_back(delivery, delay_s, FailureScope.GROUP if delivery.ordered else None)
             return
         if not self._scheduler.gates:
-            self.admission.look_ahead_later()
+            self.admission.begin_looks()
         self._scheduler.wait_at(delivery, gate.name, blocked=gate.probe_at is not None)
         self._endpoints.try_later(gate, now)
 

@@ -17,6 +17,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "one attempt per group": order.one_attempt_per_group,
     "one attempt per message": order.one_attempt_per_message,
     "first attempts in order": order.first_attempts_in_order,
+    "ack before next": order.ack_before_next,
     "order across queues": ownership.order_across_queues,
     "only what is ours is started": ownership.only_what_is_ours_is_started,
     "leases are kept": ownership.leases_are_kept,

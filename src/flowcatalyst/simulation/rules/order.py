@@ -4,8 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flowcatalyst.message import DEFAULT_POOL, DispatchMode, Nack, Reject, Result
+from flowcatalyst.message import DEFAULT_POOL, Ack, DispatchMode, Nack, Reject, Result, Settled
 from flowcatalyst.routing.groups import FailureScope
+from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation, without_stale_nacks
 
@@ -42,6 +43,33 @@ def one_attempt_per_message(events: Sequence[Event], promises: Promises) -> Iter
             in_flight.discard(event.message)
         elif event.kind in LIFE_ENDS:
             in_flight.clear()
+
+
+def ack_before_next(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
+    """Where a pool is told so, a group goes on only when its queue confirmed that it removed what was delivered."""
+    messages = Messages.of(events)
+    limits: dict[str, PoolLimits | None] = {}
+    unconfirmed: dict[tuple[str, str], str] = {}  # by pool and group
+    copied = messages.copied()
+    for event in events:
+        if event.kind is Kind.LIMITS:
+            limits[event.pool] = event.value
+            continue
+        group = messages.ordered_group(event.message)
+        if event.kind in LIFE_ENDS:
+            unconfirmed.clear()
+        elif group is None:
+            continue
+        elif event.kind is Kind.VERDICT and isinstance(event.value, Ack) and event.message not in copied:
+            if (pool := limits.get(event.pool)) is not None and pool.ack_before_next:
+                unconfirmed[event.pool, group] = event.message
+        elif event.kind is Kind.ATTEMPT:
+            other = unconfirmed.get((event.pool, group), event.message)
+            if other != event.message:
+                yield Violation(event.at, event.message, f"started although nobody confirmed the ack of {other}")
+        elif event.kind is Kind.ACKED and event.value in (Settled.OK, Settled.GONE):
+            for place in [place for place, name in unconfirmed.items() if name == event.message]:
+                del unconfirmed[place]
 
 
 @dataclass(slots=True)

@@ -61,12 +61,14 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
 
     A message that failed and was given back is still owed until its time is over and its queue had one long poll to
     show it again; one that was never tried and went back has no place among other queues until it comes. What came at
-    the same moment has no order. What a lost connection or lease took away is not owed; if it comes again it may have
-    its old place or a new one.
+    the same moment has no order, and what a removed pool lets go at this very moment is no longer owed, although its
+    queue may be told after that of another one. What a lost connection or lease took away is not owed; if it comes
+    again it may have its old place or a new one.
     """
     messages = Messages.of(events)
     copied = messages.copied()
     loose = pools_with_batch_scope(events)
+    let_go = {(event.message, event.at) for event in events if event.kind is Kind.NACK and not event.value[0]}
     owed: dict[tuple[str, str | None, bool], dict[str, _Owed]] = defaultdict(dict)
     attempted: set[str] = set()
     done: set[str] = set()
@@ -108,7 +110,7 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
             tried.add(name)
             if name not in attempted:
                 attempted.add(name)
-                yield from _passed(event, facts, group)
+                yield from _passed(event, facts, {one: group[one] for one in group if (one, event.at) not in let_go})
             if name in group:
                 group[name].pool = event.pool
         elif event.kind in (Kind.LOST, Kind.REMOVED):

@@ -61,6 +61,24 @@ def test_a_pool_with_a_free_slot_and_startable_work_in_its_queue_starts_it_soon(
     run_virtual(play())
 
 
+def test_who_asks_for_room_at_the_moment_a_permit_is_due_does_not_take_the_alarm_away() -> None:
+    async def play() -> None:
+        rig = Rig(ordered=False, default=PoolLimits(concurrency=2, rate_per_minute=2, capacity=4))
+        await rig.publish(*(outgoing(f"m{n}", f"g{n}") for n in range(8)))
+        async with rig:
+            await rig.until_started(2)
+            await asyncio.sleep(10.0)
+            rig.consumer.stop()
+            rig.pool._alarm.stop()
+            # In the same pass of the loop as the alarm and before it: a poll that ended at this very moment.
+            asyncio.get_running_loop().call_at(60.0, rig.pool.asked_room)
+            rig.pool._arm()
+            async with asyncio.timeout(120):
+                await rig.until_started(3)
+
+    run_virtual(play())
+
+
 @any_kind
 def test_a_hot_group_does_not_keep_a_slot_idle(kind: QueueKind) -> None:
     async def play() -> None:
@@ -148,6 +166,26 @@ def test_what_waits_for_the_share_of_a_silent_endpoint_does_not_keep_others_out_
                 await world.publish(kind, *spread(f"more{n}-", 10, "POOL", SILENT), *spread(f"other{n}-", 1, "POOL"))
                 assert await world.seconds_until_answered(names(f"other{n}-", 1)) < 1.0
                 await asyncio.sleep(1)
+
+    run_virtual(play())
+
+
+@pytest.mark.parametrize(("kind", "within_s"), [("embedded", 2.0), ("ordered", 3.0), ("unordered", 3.0)])
+def test_a_long_line_for_one_endpoint_does_not_hide_what_is_for_another(kind: QueueKind, within_s: float) -> None:
+    """Nobody but the router knows where a message goes: it looks twice as far each time."""
+
+    async def play() -> None:
+        world = World(latency_s=20.0, POOL=PoolLimits(concurrency=10, capacity=20))
+        world.queue(kind)
+        await world.publish(kind, *spread("warm", 1, "POOL"), *spread("slow", 1000, "POOL", SILENT))
+        async with world.running():
+            await asyncio.sleep(60.0)  # the slow one has all slots but one
+            before = len(world.started("slow"))
+            await world.publish(kind, *spread("quick", 1, "POOL"))
+            await asyncio.sleep(within_s)
+            assert world.started("quick") == ["quick0"]
+            assert before < 50
+            assert world.engine.router.pools["POOL"].size > 900  # it is behind all others
 
     run_virtual(play())
 
@@ -401,6 +439,24 @@ class TestSeveralQueuesFeedOneGroup:
                 await world.until_empty()
             assert world.started() == ["N1"] * 6 + ["N2", "N3", "A1", "A2", "A3"]
             assert world.queues["unordered"].nacked == []
+
+        run_virtual(play())
+
+    @pytest.mark.parametrize("first", ["embedded", "ordered"])
+    def test_a_full_pool_still_takes_the_message_that_its_group_waits_for(self, first: QueueKind) -> None:
+        async def play() -> None:
+            world = World(latency_s=0.1, POOL=PoolLimits(concurrency=2, capacity=12, parked_limit=0))
+            world.queue(first)
+            world.queue("unordered")
+            world.hosts.answers("A1", *[ERROR_500] * 5)
+            async with world.running():
+                await world.publish(first, *self.feed("A", 1))
+                await asyncio.sleep(0.05)
+                await world.publish("unordered", *self.feed("N", 30))
+                await world.publish(first, *spread("other", 5, "POOL"))
+                await world.until_empty()
+            shared = [name for name in world.started() if not name.startswith("other")]
+            assert shared == ["A1"] * 6 + [f"N{n}" for n in range(1, 31)]
 
         run_virtual(play())
 

@@ -125,7 +125,10 @@ def _() -> None:
 # Shares
 
 
-@BUGS.add("one endpoint may take all slots of its pool")
+@BUGS.add(
+    "one endpoint may take all slots of its pool",
+    test="tests/integration/admission_test.py::test_a_hanging_endpoint_leaves_slots_to_the_others",
+)
 def _() -> None:
     @instead_of(SlotShares, "limit")
     def limit(original: Any, self: Any, share: Any, slots: int, *_: Any) -> int:

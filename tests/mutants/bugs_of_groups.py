@@ -172,7 +172,11 @@ def _() -> None:
         return original(self, delivery, scope, leaves)
 
 
-@BUGS.add("a nacked message that does not come back is waited for, for ever")
+@BUGS.add(
+    "a nacked message that does not come back is waited for, for ever",
+    test="tests/integration/admission_test.py::TestSeveralQueuesFeedOneGroup::"
+    "test_group_goes_on_where_a_nacked_head_never_comes_back",
+)
 def _() -> None:
     @instead_of(GroupScheduler, "fail")
     def fail(

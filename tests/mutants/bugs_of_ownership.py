@@ -98,9 +98,10 @@ def _() -> None:
 
 @BUGS.add("what came over a connection that is gone is started")
 def _() -> None:
-    @instead_of(Settler, "holds")
-    def holds(original: Any, self: Any, delivery: Delivery) -> bool:
-        return True
+    @instead_of(Settler, "__init__")
+    def init(original: Any, self: Any, *args: Any) -> None:
+        original(self, *args)
+        self.holds = lambda _: True
 
 
 @BUGS.add(

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from flowcatalyst.message import Ack, Delivery, Nack, Reject, Retry, Verdict
 from flowcatalyst.routing import policy
+from flowcatalyst.routing.admission import Admission
 from flowcatalyst.routing.alarm import Alarm
 from flowcatalyst.routing.failure_memory import FailureMemory
 from flowcatalyst.routing.groups import FailureScope
@@ -94,12 +95,37 @@ def _() -> None:
 # Room
 
 
-@BUGS.add("a pool whose capacity is used up asks for nothing although a slot is idle")
+@BUGS.add(
+    "a pool whose capacity is used up asks for nothing although a slot is idle",
+    test="tests/integration/admission_test.py::"
+    "test_what_waits_for_the_share_of_a_silent_endpoint_does_not_keep_others_out_when_it_fills_the_pool",
+)
 def _() -> None:
     @instead_of(Pool, "room")
     def room(original: Any, self: Any) -> int:
         wanted = self.limits.effective_capacity - self.size + self._scheduler.stalled
         return int(original(self)) if wanted >= self.limits.effective_capacity // 4 else 0
+
+
+@BUGS.add(
+    "a pool looks no further for what could start than a quarter of its capacity at a time",
+    test="tests/integration/admission_test.py::test_a_long_line_for_one_endpoint_does_not_hide_what_is_for_another",
+)
+def _() -> None:
+    @instead_of(Admission, "_look")
+    def _look(original: Any, self: Any, some: int) -> int:
+        return some
+
+
+@BUGS.add(
+    "a full pool refuses the message that its group waits for",
+    test="tests/integration/admission_test.py::TestSeveralQueuesFeedOneGroup::"
+    "test_a_full_pool_still_takes_the_message_that_its_group_waits_for",
+)
+def _() -> None:
+    @instead_of(Pool, "awaits")
+    def awaits(original: Any, self: Any, delivery: Delivery) -> bool:
+        return False
 
 
 @BUGS.add("what only waits takes the place of what could start")

@@ -100,7 +100,9 @@ class Pool:
         """The same for somebody who is told later if there is none now."""
         self.admission.note(room := self.room)
         if not room and not self.draining:
-            self._arm()  # perhaps only time has to pass until there is some
+            # Perhaps only time has to pass until there is some. Not just the alarm is set anew: it may be due now, and
+            # who takes it back has to do what it would have done.
+            self._pump_soon()
         return room
 
     def awaits(self, delivery: Delivery) -> bool:

@@ -63,7 +63,8 @@ class Router:
 
     def forget_retired(self) -> None:
         """Drop removed pools that have ended; to be called now and then."""
-        self.retiring = {code: pool for code, pool in self.retiring.items() if not pool.is_over}
+        for code in [code for code, pool in self.retiring.items() if pool.is_over]:
+            self.retiring.pop(code).drain()  # it is empty, but its alarm may be set
 
     def all_pools(self) -> list[Pool]:
         """Those that take messages and those that only end what they have."""

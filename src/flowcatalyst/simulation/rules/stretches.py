@@ -203,7 +203,7 @@ class Watch:
         waiting = self._waiting.get(self._key(event.message, facts))
         if waiting is not None:
             waiting.in_flight = max(0, waiting.in_flight - 1)
-            waiting.idle_from = event.at
+            waiting.idle_from = max(waiting.idle_from, event.at)
         state = self._pools[event.pool]
         host = state.in_flight.pop(event.message, facts.host)
         self._look(event.pool, state, event.at, host)

@@ -211,7 +211,11 @@ def _() -> None:
             group.away = away
 
 
-@BUGS.add("the followers of a failed message go back even if their own queue does not keep order")
+@BUGS.add(
+    "the followers of a failed message go back even if their own queue does not keep order",
+    test="tests/integration/admission_test.py::TestSeveralQueuesFeedOneGroup::"
+    "test_what_waited_behind_a_head_that_is_nacked_keeps_its_order_and_stays_behind",
+)
 def _() -> None:
     @instead_of(GroupScheduler, "fail")
     def fail(

@@ -22,6 +22,20 @@ BUGS: Final = Bugs()
 # Slots and timers
 
 
+@BUGS.add(
+    "who asks for room takes away an alarm that is due",
+    test="tests/integration/admission_test.py::"
+    "test_who_asks_for_room_at_the_moment_a_permit_is_due_does_not_take_the_alarm_away",
+)
+def _() -> None:
+    @instead_of(Pool, "asked_room")
+    def asked_room(original: Any, self: Any) -> int:
+        self.admission.note(room := self.room)
+        if not room and not self.draining:
+            self._arm()
+        return int(room)
+
+
 @BUGS.add("a slot goes on although its pool shrank")
 def _() -> None:
     @instead_of(Pool, "_run_slot")

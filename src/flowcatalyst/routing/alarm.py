@@ -2,6 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
+
+SHORTEST_S: Final = 1e-6  # a loop may ring early by less than this, again and again, while its clock stands still
 
 
 class Alarm:
@@ -21,7 +24,7 @@ class Alarm:
             self.stop()
         if at is not None:
             self._at = at
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, at - self._now()), self._rings)
+            self._timer = asyncio.get_running_loop().call_later(max(SHORTEST_S, at - self._now()), self._rings)
 
     def stop(self) -> None:
         if self._timer is not None:

@@ -2,7 +2,7 @@
 
 from flowcatalyst.message import DEFAULT_POOL, Nack, Retry
 from flowcatalyst.routing.limits import PoolLimits
-from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
+from flowcatalyst.simulation.history import Facts, Kind, Lost
 from tests.sim.checker_test import FAILED, NEXT, OK, PATIENCE, A, Line, P, R, V, W, after, broken, history, published
 
 FROM_FIFO = Facts("g", pool=DEFAULT_POOL, queue="fifo")
@@ -35,13 +35,16 @@ class TestOrderAcrossQueues:
         assert not broken(self.RULE, history(*self.BOTH, *received, (Kind.CRASHED, ""), (R, "m2", 2), (A, "m2")))
         assert not broken(self.RULE, history(*self.BOTH, *received, (A, "m2"), step_s=0.0))
 
-    def test_what_a_removed_pool_lets_go_at_the_same_moment_is_not_owed(self) -> None:
-        received = history(*self.BOTH, (R, "m1", 1), (R, "m2", 1))
-        at = received[-1].at + 1.0
-        started = Event(at, A, "m2", DEFAULT_POOL, None)
-        let_go, failed = (Event(at, Kind.NACK, "m1", "", (delay_s, 1)) for delay_s in (0.0, 5.0))
-        assert not broken(self.RULE, [*received, started, let_go])
-        assert broken(self.RULE, [*received, started, failed]) == ["m2"]
+    def test_what_the_router_let_go_is_not_owed_although_its_queue_is_told_later(self) -> None:
+        facts = Facts("g", pool=DEFAULT_POOL, queue="stream")
+        lines = (*self.BOTH, *published("m0", facts=facts), (R, "m0", 1), (R, "m1", 1), (A, "m0"), (W, "m0", FAILED))
+        failed, told = (V, "m0", Nack(5.0)), (Kind.NACK, "m1", (5.0, 1))
+        passed: tuple[Line, ...] = ((R, "m2", 1), (A, "m2"))
+        assert not broken(self.RULE, history(*lines, failed, *passed, told))
+        assert broken(self.RULE, history(*lines, *passed, failed, told)) == ["m2"]
+        assert "m2" in broken(self.RULE, history(*lines, failed, *passed, (A, "m1")))
+        removed: Line = (Kind.LIMITS, DEFAULT_POOL, None)
+        assert not broken(self.RULE, history(*self.BOTH, (R, "m1", 1), removed, *passed, (Kind.NACK, "m1", (0.0, 1))))
 
 
 class TestOwnership:

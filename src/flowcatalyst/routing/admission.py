@@ -9,6 +9,7 @@ from flowcatalyst.routing.rate import SlidingWindow
 
 LOOK_AHEAD_S: Final = 0.25
 MOST_DOUBLINGS: Final = 10
+LOOKS_END_S: Final = 1.0  # without a look, after which the next one begins small again
 GRAIN_S: Final = 0.001  # a timer may ring this much early
 
 
@@ -25,7 +26,7 @@ class Admission:
         self.on_room: Callable[[], None] = lambda: None  # called when there is room after somebody asked in vain
         self.asked_in_vain = False
         self.looks_ahead_at = 0.0  # not before, for what could start in place of those that wait for their share
-        self._looks = 0  # ahead, since something began to wait for its share
+        self._looks = 0  # ahead, one after the other
         self._look_left = 0  # how many more messages the latest of them may bring
         self._scheduler = scheduler
         self._rate = rate
@@ -54,8 +55,13 @@ class Admission:
 
     def begin_looks(self) -> None:
         """Something waits for its share of the slots: other things may have to be looked for."""
-        self._looks = self._look_left = 0
-        self.looks_ahead_at = self._now() + LOOK_AHEAD_S
+        now = self._now()
+        if now < self.looks_ahead_at:
+            return  # it is not the first, and must not put off the look that is due
+        if now - self.looks_ahead_at > LOOKS_END_S:
+            self._looks = 0
+        self._look_left = 0
+        self.looks_ahead_at = now + LOOK_AHEAD_S
 
     def count_look(self, limits: PoolLimits) -> None:
         """Such a look brought a message."""

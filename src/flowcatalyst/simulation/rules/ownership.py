@@ -1,11 +1,11 @@
 """G3, G4 across routers and queues: what is started is ours, and what is ours is kept."""
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from flowcatalyst.message import DEFAULT_POOL
+from flowcatalyst.message import DEFAULT_POOL, Nack
 from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation, without_stale_nacks
 from flowcatalyst.simulation.rules.order import pools_with_batch_scope, settles
@@ -56,25 +56,55 @@ class _Owed:
     pool: str = ""  # of its latest attempt
 
 
+class _LetGo:
+    """What the router may have let go before its queue was told: that call waits for others, and may take its time."""
+
+    def __init__(self, events: Sequence[Event]) -> None:
+        self._next: dict[str, deque[Kind]] = defaultdict(deque)  # what happens to each message from now on
+        for event in events:
+            if event.kind in (Kind.RECEIVED, Kind.ATTEMPT, Kind.NACK, Kind.LOST):
+                self._next[event.message].append(event.kind)
+        self._given_up_at: dict[str | None, float] = {}  # by group: when one of it took the others along
+        self._removed: set[str] = set()  # pools
+        self._pool_removed_at = -inf
+
+    def note(self, event: Event, group: str | None) -> None:
+        if event.kind is Kind.LIMITS and event.value is None:
+            self._pool_removed_at = event.at
+            self._removed.add(event.pool)
+        elif event.kind is Kind.LIMITS:
+            self._removed.discard(event.pool)
+        elif event.kind is Kind.VERDICT and (isinstance(event.value, Nack) or event.pool in self._removed):
+            self._given_up_at[group] = event.at
+        elif event.kind in (Kind.RECEIVED, Kind.ATTEMPT, Kind.NACK, Kind.LOST):
+            self._next[event.message].popleft()
+
+    def has(self, name: str, owed: _Owed, at: float) -> bool:
+        cause_at = max(self._given_up_at.get(owed.facts.group, -inf), self._pool_removed_at)
+        return owed.latest_at <= cause_at <= at and next(iter(self._next[name]), None) is not Kind.ATTEMPT
+
+
 def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
     """A group that two queues feed is one group: what was received later does not pass what was received earlier.
 
     A message that failed and was given back is still owed until its time is over and its queue had one long poll to
-    show it again; one that was never tried and went back has no place among other queues until it comes. What came at
-    the same moment has no order, and what a removed pool lets go at this very moment is no longer owed, although its
-    queue may be told after that of another one. What a lost connection or lease took away is not owed; if it comes
-    again it may have its old place or a new one.
+    show it again; one that was never tried and went back has no place among other queues until it comes, also if its
+    queue is told later. What came at the same moment has no order. What a lost connection or lease took away is not
+    owed; if it comes again it may have its old place or a new one.
     """
+    events = list(without_stale_nacks(events))
     messages = Messages.of(events)
     copied = messages.copied()
     loose = pools_with_batch_scope(events)
-    let_go = {(event.message, event.at) for event in events if event.kind is Kind.NACK and not event.value[0]}
+    let_go = _LetGo(events)
     owed: dict[tuple[str, str | None, bool], dict[str, _Owed]] = defaultdict(dict)
     attempted: set[str] = set()
     done: set[str] = set()
     first_at: dict[str, float] = {}
-    tried: set[str] = set()  # by the router that is at work
-    for event in without_stale_nacks(events):
+    tried: set[str] = set()  # by the router that is at work, since they came
+    for event in events:
+        name, facts = event.message, messages.facts.get(event.message)
+        let_go.note(event, facts.group if facts is not None else None)
         if event.kind in LIFE_ENDS:
             owed.clear()
             first_at.clear()
@@ -82,9 +112,8 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
             continue
         if event.kind is Kind.LIMITS and event.value is None:  # with the pool goes what it waited for
             for group in owed.values():
-                for name in [name for name, one in group.items() if one.due_back_at < inf]:
-                    del group[name]
-        name, facts = event.message, messages.facts.get(event.message)
+                for other in [other for other, one in group.items() if one.due_back_at < inf]:
+                    del group[other]
         if facts is None or not facts.ordered or facts.copy_of is not None or name in copied:
             continue
         if loose & {facts.pool, DEFAULT_POOL}:
@@ -94,6 +123,7 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
             first_at.setdefault(name, event.at)
             if name in group and group[name].due_back_at < inf and event.at <= group[name].due_back_at:
                 group[name].due_back_at = inf
+                tried.discard(name)  # as long as it is not, it may go back behind another one that failed
             else:
                 group[name] = _Owed(facts, first_at[name], event.at)
         elif event.kind is Kind.NACK and name not in tried:
@@ -110,7 +140,8 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
             tried.add(name)
             if name not in attempted:
                 attempted.add(name)
-                yield from _passed(event, facts, {one: group[one] for one in group if (one, event.at) not in let_go})
+                untold = {one for one in group if one not in tried and let_go.has(one, group[one], event.at)}
+                yield from _passed(event, facts, {one: group[one] for one in group if one not in untold})
             if name in group:
                 group[name].pool = event.pool
         elif event.kind in (Kind.LOST, Kind.REMOVED):

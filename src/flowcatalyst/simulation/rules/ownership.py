@@ -121,9 +121,11 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
         group = owed[facts.pool, facts.group, facts.high_priority]
         if event.kind is Kind.RECEIVED and name not in done:
             first_at.setdefault(name, event.at)
-            if name in group and group[name].due_back_at < inf and event.at <= group[name].due_back_at:
-                group[name].due_back_at = inf
+            was_given_back = name in group and group[name].due_back_at < inf
+            if was_given_back:
                 tried.discard(name)  # as long as it is not, it may go back behind another one that failed
+            if was_given_back and event.at <= group[name].due_back_at:
+                group[name].due_back_at = inf
             else:
                 group[name] = _Owed(facts, first_at[name], event.at)
         elif event.kind is Kind.NACK and name not in tried:

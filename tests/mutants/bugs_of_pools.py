@@ -63,7 +63,8 @@ def _() -> None:
 
 @BUGS.add(
     "a message that comes while the last slot ends wakes nobody",
-    test="tests/mutants/last_slot_test.py",
+    test="tests/integration/pool_test.py::"
+    "test_slots_that_all_end_at_once_while_their_pool_shrinks_leave_nobody_waiting",
 )
 def _() -> None:
     @instead_of(Pool, "_slot_ended")

@@ -460,6 +460,27 @@ class TestSeveralQueuesFeedOneGroup:
 
         run_virtual(play())
 
+    @pytest.mark.parametrize("first", ["embedded", "ordered"])
+    def test_messages_that_groups_wait_for_keep_their_places_in_a_full_pool(self, first: QueueKind) -> None:
+        async def play() -> None:
+            world = World(latency_s=0.05, POOL=PoolLimits(concurrency=2, capacity=8, parked_limit=0))
+            world.queue(first, max_batch=100)
+            world.queue("unordered")
+            for n in range(60):
+                world.hosts.answers(f"a{n}", *[ERROR_500] * 3)
+            await world.publish(first, *spread("a", 60, "POOL"))
+            async with world.running():
+                await asyncio.sleep(5.0)
+                world.hosts.latency_s = 100.0  # those that failed come back to a pool that stands still
+                await world.publish(first, *spread("b", 100, "POOL"))
+                held = []
+                for _ in range(4000):
+                    await asyncio.sleep(0.0137)
+                    held.append(world.engine.router.pools["POOL"].size)
+            assert max(held) <= 8
+
+        run_virtual(play())
+
     def test_group_goes_on_where_a_nacked_head_never_comes_back(self) -> None:
         async def play() -> None:
             world = self.world("ordered")

@@ -185,6 +185,19 @@ def _() -> None:
         return original(self, delivery, scope, leaves, None if back_by is None else 1e9)
 
 
+@BUGS.add(
+    "a message that comes back while another one is in flight is overwritten when that one goes to the head",
+    test="tests/unit/group_waits_test.py::TestReturn",
+)
+def _() -> None:
+    @instead_of(GroupScheduler, "_put_first")
+    def put_first(original: Any, self: Any, group: Any, delivery: Delivery) -> None:
+        if group.head is None:
+            group.head = delivery
+        else:
+            original(self, group, delivery)
+
+
 @BUGS.add("a message that comes back goes to the end of its group")
 def _() -> None:
     @instead_of(GroupScheduler, "submit")

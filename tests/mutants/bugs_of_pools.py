@@ -23,17 +23,28 @@ BUGS: Final = Bugs()
 
 
 @BUGS.add(
-    "who asks for room takes away an alarm that is due",
-    test="tests/integration/admission_test.py::"
-    "test_who_asks_for_room_at_the_moment_a_permit_is_due_does_not_take_the_alarm_away",
+    "an alarm that is due is lost when the pool sets it anew",
+    test="tests/integration/rate_alarm_test.py",
 )
 def _() -> None:
-    @instead_of(Pool, "asked_room")
-    def asked_room(original: Any, self: Any) -> int:
-        self.admission.note(room := self.room)
-        if not room and not self.draining:
-            self._arm()
-        return int(room)
+    @instead_of(Pool, "_arm")
+    def arm(original: Any, self: Any) -> None:
+        was_due, pump_soon = self._pump_is_due, self._pump_soon
+        self._pump_soon = lambda: None
+        original(self)
+        self._pump_soon = pump_soon
+        self._pump_is_due = was_due
+
+
+@BUGS.add(
+    "places of messages that groups wait for are given away",
+    test="tests/integration/admission_test.py::TestSeveralQueuesFeedOneGroup::"
+    "test_messages_that_groups_wait_for_keep_their_places_in_a_full_pool",
+)
+def _() -> None:
+    @instead_of(Pool, "is_full")
+    def is_full(original: Any, self: Any) -> bool:
+        return bool(len(self._scheduler) >= self._most)
 
 
 @BUGS.add("a slot goes on although its pool shrank")

@@ -179,7 +179,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def hold(self, which: int, seconds: float) -> None:
         group, message = self._release(which)
         self.scheduler.hold(message, self.now + seconds)
-        group.head = [message]
+        group.head.insert(0, message)
         group.held_until = self.now + seconds
 
     @precondition(lambda self: self.in_flight)
@@ -187,7 +187,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def wait_at(self, which: int, gate: str, blocked: bool) -> None:
         group, message = self._release(which)
         self.scheduler.wait_at(message, gate, blocked=blocked)
-        group.head = [message]
+        group.head.insert(0, message)
         group.gate, group.blocked = gate, blocked
         self.gates.setdefault(gate, []).append(group)
 
@@ -205,7 +205,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def put_back(self, which: int) -> None:
         group, message = self._release(which)
         self.scheduler.put_back(message)
-        group.head = [message]
+        group.head.insert(0, message)
 
     @precondition(lambda self: self.in_flight)
     @rule(
@@ -379,7 +379,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             if returned:
                 home.late = None
                 tier = home.high if message.pointer.high_priority else home.regular
-                (tier if home.head else home.head).insert(0, message)
+                (tier if home.head or home.busy is not None else home.head).insert(0, message)
                 self.taken_before.add(message)
                 return
         (home.high if message.pointer.high_priority else home.regular).append(message)

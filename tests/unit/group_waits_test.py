@@ -276,6 +276,21 @@ class TestReturn:
         scheduler.submit(again(first))
         assert run_dry(scheduler) == ["m1", "n2"]
 
+    @pytest.mark.parametrize("ends", ["hold", "wait_at", "put_back"])
+    def test_message_that_returns_while_another_one_is_in_flight_comes_right_behind_it(self, ends: str) -> None:
+        scheduler = scheduler_with(delivery("x", "g", broker_id="x"))
+        scheduler.fail(take(scheduler), FailureScope.GROUP, back_by=30.0)
+        scheduler.submit(delivery("y", "g", broker_id="y"))  # of the same queue, which keeps its order: it may start
+        busy = take(scheduler)
+        scheduler.submit(delivery("z", "g", broker_id="z"))
+        scheduler.submit(delivery("x", "g", broker_id="x"))
+        more = {"hold": (0.0,), "wait_at": ("gate",), "put_back": ()}
+        getattr(scheduler, ends)(busy, *more[ends])
+        scheduler.end_holds(1.0)
+        scheduler.open("gate", 1)
+        assert (scheduler.buffered, run_dry(scheduler)) == (3, ["y", "x", "z"])
+        assert repr(scheduler) == EMPTY
+
 
 class TestSources:
     def test_cut_takes_only_what_came_from_the_same_queue(self) -> None:

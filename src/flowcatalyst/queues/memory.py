@@ -9,11 +9,14 @@ turns.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from flowcatalyst.clock import Clock
 from flowcatalyst.message import Delivery, Settled, pool_code_of
 from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Outgoing, Published, Room, check_outgoing
 from flowcatalyst.queues.memory_lanes import Lanes
+
+SHORTEST_WAIT_S: Final = 1e-6  # a loop whose clock stands still would never get to the end of a shorter one
 
 DEDUPLICATION_S = 300.0
 
@@ -227,7 +230,7 @@ class MemoryQueue:
 
     async def _wait(self, seconds: float) -> None:
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(max(SHORTEST_WAIT_S, seconds)):
                 await self._changed.wait()
         except TimeoutError:
             pass

@@ -7,6 +7,7 @@ is under way is recognised, its newer receipt is adopted, and a repeated ack use
 import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -40,6 +41,7 @@ class Settler:
         self._unowned: dict[str, Delivery] = {}  # acks under way of messages that the tracker does not have
         self._on_acked: dict[Delivery, Callable[[], None]] = {}
         self._work = asyncio.Event()
+        self._hurry = asyncio.Event()  # a group waits for an ack
         self._idle = asyncio.Event()
         self._idle.set()
         self._pause_s = 0.0
@@ -55,6 +57,7 @@ class Settler:
         self._acks.append(delivery)
         if done is not None:
             self._on_acked[delivery] = done
+            self._hurry.set()
         if self._tracker.owned(delivery.broker_id) is not delivery:
             self._unowned[delivery.broker_id] = delivery
         if len(self._acks) == 1:
@@ -87,8 +90,13 @@ class Settler:
         """Settle until cancelled."""
         while True:
             await self._work.wait()
-            if pause_s := self._pause_s or self._linger_s():
-                await asyncio.sleep(pause_s)
+            if self._pause_s:
+                await asyncio.sleep(self._pause_s)
+            elif linger_s := self._linger_s():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(linger_s):
+                        await self._hurry.wait()
+            self._hurry.clear()
             await self.settle()
 
     @property

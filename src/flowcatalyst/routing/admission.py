@@ -43,7 +43,7 @@ class Admission:
             if not idle or self._rate.next_permit_at(now) > now:
                 return 0
             wanted = self._look_left if now + GRAIN_S < self.looks_ahead_at else self._look(some)
-        allowed = limits.most - len(scheduler)
+        allowed = limits.most - len(scheduler) - scheduler.awaiting
         if allowed >= some:
             return max(0, min(wanted, allowed))
         # It holds all it may: only what its groups wait for is taken, and looked for now and then.
@@ -56,18 +56,18 @@ class Admission:
     def begin_looks(self) -> None:
         """Something waits for its share of the slots: other things may have to be looked for."""
         now = self._now()
-        if now < self.looks_ahead_at:
-            return  # it is not the first, and must not put off the look that is due
-        if now - self.looks_ahead_at > LOOKS_END_S:
-            self._looks = 0
-        self._look_left = 0
-        self.looks_ahead_at = now + LOOK_AHEAD_S
+        if now - self.looks_ahead_at > LOOKS_END_S:  # else it is not the first, and may not put off a look that is due
+            self._looks = self._look_left = 0
+            self.looks_ahead_at = now + LOOK_AHEAD_S
 
     def count_look(self, limits: PoolLimits) -> None:
-        """Such a look brought a message."""
+        """A message came while others wait for their share. Did a look bring it, or was there room for it?"""
+        some = max(1, limits.effective_capacity // 4)
+        if limits.effective_capacity - len(self._scheduler) + self._scheduler.stalled >= some:
+            return
         now = self._now()
         if now + GRAIN_S >= self.looks_ahead_at:
-            self._look_left = self._look(max(1, limits.effective_capacity // 4))
+            self._look_left = self._look(some)
             self._looks += 1
             self.looks_ahead_at = now + LOOK_AHEAD_S
         self._look_left -= 1

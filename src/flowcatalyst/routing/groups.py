@@ -146,7 +146,7 @@ class GroupScheduler:
 
     def _put_first(self, group: Group, delivery: Delivery) -> None:
         """Put a message that came back where it was: at the head, or right behind one that was tried meanwhile."""
-        if group.head is None:
+        if group.head is None and group.busy is None:
             group.head = delivery
         elif delivery.pointer.high_priority:
             group.high = deque([delivery, *(group.high or ())])

@@ -88,8 +88,8 @@ class Pool:
 
     @property
     def is_full(self) -> bool:
-        """It holds all it may, parked ones included."""
-        return len(self._scheduler) >= self._most
+        """It holds all it may, parked ones included; what its groups wait for has its place."""
+        return len(self._scheduler) + self._scheduler.awaiting >= self._most
 
     @property
     def room(self) -> int:
@@ -100,9 +100,7 @@ class Pool:
         """The same for somebody who is told later if there is none now."""
         self.admission.note(room := self.room)
         if not room and not self.draining:
-            # Perhaps only time has to pass until there is some. Not just the alarm is set anew: it may be due now, and
-            # who takes it back has to do what it would have done.
-            self._pump_soon()
+            self._pump_soon()  # perhaps only time has to pass until there is some
         return room
 
     def awaits(self, delivery: Delivery) -> bool:
@@ -419,22 +417,28 @@ class Pool:
         self.stats.given_back += 1
 
     def _arm(self) -> None:
-        """Set the alarm to the earliest moment at which something may start that may not start now."""
+        """Set the alarm to the earliest moment at which something may start that may not start now.
+
+        What is due by now may not be lost with the alarm that would have rung for it: time goes on, loops ring early.
+        """
+        if self.draining:
+            return
         times = [] if (hold_ends := self._scheduler.next_hold_end()) is None else [hold_ends]
         if (probe_at := self._endpoints.next_probe_at()) is not None:
             times.append(probe_at)
-        now = self._now()
-        if self.admission.asked_in_vain and self.admission.looks_ahead_at > now + GRAIN_S:
+        now, asked_in_vain, ready = self._now(), self.admission.asked_in_vain, self._scheduler.has_ready
+        if asked_in_vain and self.admission.looks_ahead_at > now + GRAIN_S:
             times.append(self.admission.looks_ahead_at)
-        if self._scheduler.has_ready or self.admission.asked_in_vain:
+        if ready or asked_in_vain:
             permit_at = self._rate.next_permit_at(now)
             if permit_at > now:
                 times.append(permit_at)
-                if self._scheduler.has_ready and permit_at > self._rate_waited_until:  # once per wait, not per look
+                if ready and permit_at > self._rate_waited_until:  # once per wait, not per look
                     self._rate_waited_until = permit_at
                     self.stats.rate_limit_waits += 1
-        if not self.draining:
-            self._alarm.set(min(times, default=None))
+            elif (ready and len(self._slots) < self.limits.concurrency) or (asked_in_vain and self.room):
+                self._pump_soon()
+        self._alarm.set(min(times, default=None))
 
     def _tell_room(self) -> None:
         if self.admission.asked_in_vain and (self.draining or self.room):

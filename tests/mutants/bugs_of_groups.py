@@ -68,7 +68,10 @@ def _() -> None:
         self._release(delivery)
 
 
-@BUGS.add("a hold that ends now has not ended")
+@BUGS.add(
+    "a hold that ends now has not ended",
+    test="tests/unit/groups_test.py::TestHold::test_group_on_hold_starts_nothing_before_its_time",
+)
 def _() -> None:
     @instead_of(GroupScheduler, "end_holds")
     def end_holds(original: Any, self: Any, now: float) -> None:

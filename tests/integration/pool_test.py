@@ -48,7 +48,8 @@ def test_removing_a_rate_limit_frees_those_who_wait_at_once() -> None:
 
 def test_a_lowered_rate_limit_counts_what_was_started_before() -> None:
     async def main() -> None:
-        rig = Rig(latency_s=0.0, max_batch=100, default=PoolLimits(concurrency=50, rate_per_minute=40))
+        limits = PoolLimits(concurrency=50, rate_per_minute=40)
+        rig = Rig(ordered=False, latency_s=0.0, max_batch=100, default=limits)  # its leases end with the window, too
         await rig.publish(*(outgoing(f"m{n}", f"g{n}") for n in range(60)))
         async with rig:
             await rig.until_started(40)

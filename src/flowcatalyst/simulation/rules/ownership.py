@@ -120,23 +120,14 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
             continue
         group = owed[facts.pool, facts.group, facts.high_priority]
         if event.kind is Kind.RECEIVED and name not in done:
-            first_at.setdefault(name, event.at)
-            was_given_back = name in group and group[name].due_back_at < inf
-            if was_given_back:
-                tried.discard(name)  # as long as it is not, it may go back behind another one that failed
-            if was_given_back and event.at <= group[name].due_back_at:
-                group[name].due_back_at = inf
-            else:
-                group[name] = _Owed(facts, first_at[name], event.at)
+            _receive(event, facts, group, first_at.setdefault(name, event.at), tried)
         elif event.kind is Kind.NACK and name not in tried:
             group.pop(name, None)
             first_at.pop(name, None)
         elif event.kind is Kind.NACK and name in group:
-            delay_s = event.value[0]
-            if delay_s:
-                queue = promises.queues.get(facts.queue)
-                group[name].due_back_at = event.at + delay_s + (queue.long_poll_s if queue is not None else 0.0)
-            else:
+            queue, delay_s = promises.queues.get(facts.queue), event.value[0]
+            group[name].due_back_at = event.at + delay_s + (queue.long_poll_s if queue is not None else 0.0)
+            if not delay_s:
                 group.pop(name)  # it did not fail: its pool was removed
         elif event.kind is Kind.ATTEMPT:
             tried.add(name)
@@ -151,6 +142,16 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
         elif settles(event, facts):
             done.add(name)
             group.pop(name, None)
+
+
+def _receive(event: Event, facts: Facts, group: dict[str, _Owed], first_at: float, tried: set[str]) -> None:
+    owed = group.get(event.message)
+    if owed is not None and owed.due_back_at < inf:
+        tried.discard(event.message)  # as long as it is not, it may go back behind another one that failed
+        if event.at <= owed.due_back_at:
+            owed.due_back_at = inf
+            return
+    group[event.message] = _Owed(facts, first_at, event.at)
 
 
 def _passed(event: Event, facts: Facts, group: dict[str, _Owed]) -> Iterator[Violation]:

@@ -115,9 +115,8 @@ def waits_no_longer_than_asked(events: Sequence[Event], promises: Promises) -> I
             if event.at >= judged_from and (group is None or len(fed_by[group]) == 1):
                 due[event.message] = event.at + wait_s
                 busy_until[group] = max(busy_until.get(group, 0.0), event.at + wait_s)  # one lane: the latest counts
-        elif event.kind is Kind.NACK and not messages.facts[event.message].readable:
-            group = messages.facts[event.message].group  # which it locks: it could neither be read nor buried
-            busy_until[group] = max(busy_until.get(group, 0.0), event.at + event.value[0])
+        elif event.kind is Kind.NACK and not (facts := messages.facts[event.message]).readable:  # it locks its group
+            busy_until[facts.group] = max(busy_until.get(facts.group, 0.0), event.at + event.value[0])
 
 
 def _asks_for_patience(event: Event) -> bool:

@@ -202,7 +202,7 @@ class QueueSuite:
             return
         [again] = await take(queue, 1, PAST_A_LEASE_S)
         assert again.broker_id == first.broker_id
-        assert again.receive_count == 2
+        assert again.receive_count >= 2  # on a machine that stalls for longer than a lease a second one ends, too
 
     async def test_an_extended_lease_keeps_the_message_hidden(self, bench: Bench) -> None:
         if not bench.capabilities.extends:

@@ -9,9 +9,11 @@ from flowcatalyst.message import DEFAULT_POOL
 from flowcatalyst.operations.warnings import WarningCode
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.routing import policy
+from flowcatalyst.routing.admission import LOOK_AHEAD_S
 from flowcatalyst.routing.breaker import BreakerState
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.policy import interpret
+from flowcatalyst.routing.router import REFUSAL_S
 from tests.support.hosts import KINDS, USUAL_TIMEOUT_S, QueueKind, World
 from tests.support.rig import ERROR_500, UNREACHABLE, Rig, outgoing, outgoings
 from tests.support.virtual_loop import run_virtual
@@ -75,6 +77,7 @@ def test_who_asks_for_room_at_the_moment_a_permit_is_due_does_not_take_the_alarm
             rig.pool._now = now
             async with asyncio.timeout(120):
                 await rig.until_started(3)
+            assert rig.endpoint.starts[2][0] == pytest.approx(60.0, abs=0.01)
 
     run_virtual(play())
 
@@ -478,6 +481,24 @@ class TestSeveralQueuesFeedOneGroup:
                     await asyncio.sleep(0.0137)
                     held.append(world.engine.router.pools["POOL"].size)
             assert max(held) <= 8
+
+        run_virtual(play())
+
+    def test_a_full_pool_that_waits_for_messages_does_not_leaf_through_its_queue_all_the_time(self) -> None:
+        async def play() -> None:
+            world = World(latency_s=0.05, POOL=PoolLimits(concurrency=2, capacity=8, parked_limit=0))
+            world.queue("embedded", max_batch=100)
+            world.queue("unordered")
+            for n in range(60):
+                world.hosts.answers(f"a{n}", *[ERROR_500] * 3)
+            await world.publish("embedded", *spread("a", 60, "POOL"))
+            async with world.running():
+                await asyncio.sleep(5.0)
+                await world.publish("embedded", *spread("b", 2000, "POOL"))
+                world.hosts.latency_s = 100.0
+                await asyncio.sleep(20.0)
+                refused = [name for name, delay_s in world.queues["embedded"].nacked if delay_s == REFUSAL_S]
+            assert len(refused) <= 20.0 / LOOK_AHEAD_S * 2 + 2  # a quarter of its capacity at each look
 
         run_virtual(play())
 

@@ -60,6 +60,10 @@ class Admission:
             self._looks = self._look_left = 0
             self.looks_ahead_at = now + LOOK_AHEAD_S
 
+    def pause_looks(self) -> None:
+        """What a look brought was refused: there is no place for more of it yet."""
+        self.looks_ahead_at = self._now() + LOOK_AHEAD_S
+
     def count_look(self, limits: PoolLimits) -> None:
         """A message came while others wait for their share. Did a look bring it, or was there room for it?"""
         some = max(1, limits.effective_capacity // 4)

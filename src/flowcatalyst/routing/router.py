@@ -127,7 +127,7 @@ class Router:
         place = (pool, delivery.group if delivery.ordered else None)
         if pool.is_full and (delivery.returns_in_order or not delivery.ordered) and not pool.awaits(delivery):
             refused.add(place)
-            pool.admission.count_look(pool.limits)
+            pool.admission.pause_looks()
         return place in refused and (delivery.ordered or pool.is_full)
 
     def disown(self, delivery: Delivery) -> None:

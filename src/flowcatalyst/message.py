@@ -1,6 +1,6 @@
 """The words of the router: pointer, delivery, outcome, verdict."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
@@ -92,12 +92,13 @@ def check_target(target: str) -> None:
         raise InvalidMessageError(f"mediationTarget cannot be called: {error}") from None
 
 
-@dataclass(slots=True, eq=False)
-class Delivery:
+class Delivery(msgspec.Struct, eq=False):
     """One message as a queue handed it over, plus what the router learns about it on its way.
 
     A queue adapter fills the first block. `pointer` is set when the body parses; a delivery without one never
     reaches a pool.
+
+    A Struct, since one is made for each message: that of a dataclass takes eight times as long.
     """
 
     broker_id: str  # unique over all queues of a router; adapters prefix it where the broker's own id is not
@@ -108,8 +109,8 @@ class Delivery:
     lease_until: float = 0.0  # monotonic time when the queue shows the message again; 0: it has no lease
     failures: int = 0  # failed attempts so far; a queue that can tell hands it out with the next delivery
 
-    source: "Source" = field(init=False)  # where it came from and who settles it
-    pointer: MessagePointer = field(init=False)
+    source: "Source" = None  # type: ignore[assignment]  # where it came from and who settles it
+    pointer: MessagePointer = None  # type: ignore[assignment]
     batch: int = 0
     pool: str = ""  # code of the pool that took it
     tries: int = 0  # attempts started since the router received it

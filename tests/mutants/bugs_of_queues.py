@@ -24,7 +24,7 @@ def _() -> None:
     @instead_of(Settler, "nack")
     def nack(original: Any, self: Any, delivery: Delivery, *args: Any, **options: Any) -> None:
         original(self, delivery, *args, **options)
-        if hasattr(delivery, "pointer"):
+        if delivery.pointer:
             self._tracker.track(delivery)
 
     @instead_of(Settler, "_flush_nacks")

@@ -107,7 +107,7 @@ class RecordingQueue(MemoryQueue):
 
 
 def _name(delivery: Delivery) -> str:
-    return delivery.pointer.id if hasattr(delivery, "pointer") else delivery.broker_id
+    return delivery.pointer.id if delivery.pointer else delivery.broker_id
 
 
 @dataclass(slots=True)

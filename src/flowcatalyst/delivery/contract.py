@@ -8,6 +8,8 @@ from ipaddress import AddressValueError, IPv6Address
 from typing import Final, Protocol
 from urllib.parse import SplitResult, urlsplit
 
+import msgspec
+
 from flowcatalyst.errors import TargetRefusedError
 
 MAX_BODY_BYTES: Final = 64 * 1024  # of a response: what follows is never read
@@ -67,8 +69,7 @@ WHOLE: Final = Content()
 _NO_CODINGS: Final = ("", "identity", "chunked")
 
 
-@dataclass(slots=True)
-class Response:
+class Response(msgspec.Struct, eq=False):
     """A response, its body read to the client's cap at most."""
 
     status: int

@@ -58,11 +58,12 @@ class Mediator:
             response = await client.post(target, self._headers(pointer.auth_token), body, timeout_s)
         except DeliveryError as error:
             return policy.interpret_failure(error)
-        status, body = response.status, response.body
+        status = response.status
+        if status == 200 and response.framed and response.body in policy.PLAIN_SUCCESS:
+            return policy.DELIVERED
         retry_after = response.header("retry-after") if status == 429 else None
-        plain = status != 200 or (response.framed and body in policy.PLAIN_SUCCESS)
-        content = WHOLE if plain else response.content()
-        return policy.interpret(status, retry_after, body, self._clock.wall(), content)
+        content = response.content() if status == 200 else WHOLE
+        return policy.interpret(status, retry_after, response.body, self._clock.wall(), content)
 
     async def close(self) -> None:
         await self._http.close()

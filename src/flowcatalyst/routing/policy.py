@@ -100,14 +100,14 @@ UNEXPECTED_FAILURE: Final = Outcome(Result.ERROR_PROCESS, ErrorKind.NETWORK_ERRO
 _ROW_BY_STATUS: Final = {
     status: next(row for row in RESPONSES if row.first <= status <= row.last) for status in range(1000)
 }
-_SUCCESS_200: Final = Outcome(Result.SUCCESS, status=200, detail="HTTP 200")
+DELIVERED: Final = Outcome(Result.SUCCESS, status=200, detail="HTTP 200")
 
 
 def interpret(status: int, retry_after: str | None, body: bytes, wall_now: float, content: Content = WHOLE) -> Outcome:
     """What a response meant. `content` matters for a 200 whose body is none of `PLAIN_SUCCESS`."""
     row = _ROW_BY_STATUS[status]
     if row.result is Result.SUCCESS:
-        return _SUCCESS_200 if body in PLAIN_SUCCESS and content is WHOLE else _interpret_200(body, content)
+        return DELIVERED if body in PLAIN_SUCCESS and content is WHOLE else _interpret_200(body, content)
     delay_s = None
     if status == 429:
         asked = parse_retry_after(retry_after, wall_now)
@@ -167,7 +167,7 @@ def wait_before_next_attempt(delay_s: float, delivery: Delivery, queue: Capabili
 def _interpret_200(body: bytes, content: Content) -> Outcome:
     answer = read_answer(body, content)
     if answer.taken:
-        return replace(_SUCCESS_200, note=f"HTTP 200: {answer.note}") if answer.note else _SUCCESS_200
+        return replace(DELIVERED, note=f"HTTP 200: {answer.note}") if answer.note else DELIVERED
     if answer.unclear:
         return Outcome(
             Result.ERROR_PROCESS,

@@ -310,9 +310,9 @@ class Pool:
             except Exception as error:  # a bug of ours must not cost a slot or a message
                 outcome = policy.interpret_failure(error)
                 self._judge.warn(Severity.WARN, f"attempt failed unexpectedly: {error!r}")
-            self._end_attempt(delivery, outcome)
-            duration_s = self._now() - delivery.attempt_at
-            verdict = self._judge.judge(delivery, outcome, self.limits, duration_s)
+            now = self._now()
+            self._end_attempt(delivery, outcome, now)
+            verdict = self._judge.judge(delivery, outcome, self.limits, now - delivery.attempt_at)
             if isinstance(verdict, Reject):
                 verdict = await self._judge.dead_letter(delivery, verdict, outcome)
             self._conclude(delivery, verdict)
@@ -321,9 +321,9 @@ class Pool:
             if not concluded:
                 self._abandon(delivery, attempted=outcome is not None)
 
-    def _end_attempt(self, delivery: Delivery, outcome: Outcome | None) -> None:
+    def _end_attempt(self, delivery: Delivery, outcome: Outcome | None, now: float) -> None:
         """Tell breaker and shares that the attempt ended, and let go who waited for that. None: it was cut off."""
-        now, target = self._now(), delivery.pointer.mediation_target
+        target = delivery.pointer.mediation_target
         self._endpoints.end(target, delivery.attempt_at, now, outcome)
         if self._scheduler.gates:
             openings = self._endpoints.openings(target, self._scheduler.gates, self.limits.concurrency, now)
@@ -375,7 +375,7 @@ class Pool:
     def _abandon(self, delivery: Delivery, *, attempted: bool) -> None:
         """The attempt was cancelled: whether the endpoint got it is unknown, so the message stays ours to nack."""
         if not attempted:
-            self._end_attempt(delivery, None)
+            self._end_attempt(delivery, None, self._now())
         if self.draining:
             self._scheduler.finish(delivery)  # nothing starts any more; the tracker still has it
             self._nack_waiting(delivery)

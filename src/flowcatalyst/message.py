@@ -187,7 +187,7 @@ class Outcome:
     status: int | None = None
     detail: str = ""  # one line for logs and dead letters; never holds a token
     excerpt: str = ""  # beginning of the response body
-    note: str = ""  # what is odd about a success: worth one warning per endpoint
+    note: str = ""  # what is odd about an answer that is no error: worth one warning per endpoint
 
     @property
     def counts(self) -> bool:

@@ -3,7 +3,7 @@
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from flowcatalyst.routing.groups import FailureScope
-from flowcatalyst.routing.limits import PARKED_LIMIT, RETRYABLE, PoolLimits
+from flowcatalyst.routing.limits import PARKED_LIMIT, RETRYABLE, PoolLimits, Success
 from flowcatalyst.routing.policy import Delays
 
 
@@ -51,6 +51,11 @@ class PoolSettings(Section):
         description="Start the next message of a group only when the ack of the one before is durable, so that not "
         "even a crash shows n again after n+1; costs throughput of single groups",
     )
+    success: Success = Field(
+        Success.ANY_2XX,
+        description='Which statuses mean that a message was taken: "2xx", or "200" alone; any other 2xx is then tried '
+        "again like a 500",
+    )
 
     @field_validator("retry_statuses")
     @classmethod
@@ -69,6 +74,7 @@ class PoolSettings(Section):
             parked_limit=self.parked_limit,
             retry_statuses=frozenset(self.retry_statuses),
             ack_before_next=self.ack_before_next,
+            success=self.success,
         )
 
 

@@ -35,6 +35,7 @@ async def test_without_a_config_url_the_settings_are_in_force(idle_router: Runni
         "maxDeliveryAttempts": None,
         "parkedLimit": 10_000,
         "retryStatuses": [],
+        "success": "2xx",
         "ackBeforeNext": False,
     }
     assert queues[3] == {

@@ -39,6 +39,7 @@ async def test_pool_stats_show_limits_load_and_counts(router: Running) -> None:
         "capacity": 50,
         "parkedLimit": 10_000,
         "retryStatuses": [],
+        "success": "2xx",
         "ackBeforeNext": False,
         "queued": 0,
         "parked": 0,
@@ -94,7 +95,7 @@ async def test_limits_change_while_the_pool_runs_and_what_is_left_out_stays(rout
 
 async def test_what_is_parked_retried_and_awaited_can_be_changed_too(router: Running) -> None:
     path = "/monitoring/pools/POOL-LOW"
-    changed = {"parkedLimit": 0, "retryStatuses": [404, 501], "ackBeforeNext": True}
+    changed = {"parkedLimit": 0, "retryStatuses": [404, 501], "ackBeforeNext": True, "success": "200"}
     answer = await router.client.put(path, {**changed, "retryStatuses": [501, 404, 404]})
     assert answer.status == 200
     assert {key: answer.json[key] for key in changed} == changed
@@ -143,6 +144,7 @@ async def test_removing_a_rate_limit_lets_waiting_messages_go_at_once(router: Ru
         ({"retryStatuses": [404, 429]}, ["429", "only 400 to 499 without 429, and 501 are a choice"]),
         ({"retryStatuses": [500]}, ["500", "only 400 to 499 without 429, and 501 are a choice"]),
         ({"retryStatuses": 404}, ["retryStatuses", "Expected `array"]),
+        ({"success": "201"}, ["success", "201"]),
         ({"ackBeforeNext": "yes"}, ["ackBeforeNext", "Expected `bool"]),
         ({"concurency": 5}, ["unknown field `concurency`"]),
         ([], ["Expected `object`"]),

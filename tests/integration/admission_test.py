@@ -11,7 +11,7 @@ from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.routing import policy
 from flowcatalyst.routing.admission import LOOK_AHEAD_S
 from flowcatalyst.routing.breaker import BreakerState
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.limits import PoolLimits, Success
 from flowcatalyst.routing.policy import interpret
 from flowcatalyst.routing.router import REFUSAL_S
 from tests.support.hosts import KINDS, USUAL_TIMEOUT_S, QueueKind, World
@@ -269,6 +269,30 @@ def test_statuses_of_the_pool_setting_are_retried_in_order_instead_of_becoming_d
         assert world.started("l") == ["l1"] * 5 + ["l2"]
         assert world.started("s") == ["s1", "s2"]
         assert world.dead_letters.letters == [("s1", "HTTP 404")]
+
+    run_virtual(play())
+
+
+@any_kind
+def test_a_2xx_is_a_success_unless_the_pool_takes_only_200_which_is_told_once(kind: QueueKind) -> None:
+    async def play() -> None:
+        strict = PoolLimits(concurrency=5, success=Success.ONLY_200)
+        world = World(latency_s=0.0, USUAL=PoolLimits(concurrency=5), STRICT=strict)
+        world.queue(kind)
+        no_content = interpret(204, None, b"", 0.0)
+        world.hosts.answers("u1", no_content)
+        world.hosts.answers("s1", no_content, no_content)
+        await world.publish(
+            kind,
+            *(outgoing(f"u{n}", "u", pool="USUAL") for n in (1, 2)),
+            *(outgoing(f"s{n}", "s", pool="STRICT") for n in (1, 2)),
+        )
+        async with world.running():
+            await world.until_empty()
+        assert world.started("u") == ["u1", "u2"]
+        assert world.started("s") == ["s1", "s1", "s1", "s2"]
+        [warning] = world.warnings.list()
+        assert 'HTTP 204 is retried: only 200 is a success in this pool (success = "200")' in warning.message
 
     run_virtual(play())
 

@@ -4,7 +4,7 @@ import random
 
 from flowcatalyst.message import DEFAULT_POOL, DispatchMode
 from flowcatalyst.routing.groups import FailureScope
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.limits import PoolLimits, Success
 from flowcatalyst.simulation.queue import QueueFaults
 
 POOLS = (DEFAULT_POOL, "A", "B")
@@ -20,12 +20,13 @@ class Draw:
     def limits(self) -> PoolLimits:
         rng = self.rng
         return PoolLimits(
-            concurrency=rng.randint(1, 6),
+            concurrency=(slots := rng.randint(1, 6)),
             rate_per_minute=rng.choice((None, None, None, rng.randint(20, 120))),
             failure_scope=FailureScope.BATCH if self.chance(0.05) else FailureScope.GROUP,
             max_delivery_attempts=rng.choice((None, None, rng.randint(2, 8))),
             capacity=rng.choice((None, None, rng.randint(3, 20))),
             ack_before_next=self.chance(0.2),
+            success=Success.ONLY_200 if slots % 3 == 0 else Success.ANY_2XX,
         )
 
     def pools(self) -> dict[str, PoolLimits]:

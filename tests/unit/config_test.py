@@ -9,7 +9,7 @@ from flowcatalyst.config import describe_settings, load_settings
 from flowcatalyst.errors import ConfigurationError
 from flowcatalyst.operations.router_config import QueueConfig, RouterConfig
 from flowcatalyst.pool_settings import PoolSettings
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.limits import PoolLimits, Success
 from flowcatalyst.routing.policy import Delays
 
 ROOT = Path(__file__).parent.parent.parent
@@ -66,6 +66,7 @@ def pool_in_toml(more: str) -> str:
         (pool_in_toml("retry_statuses = [404, 429]"), "pools.0.retry_statuses has 429: only 400 to 499 without 429"),
         (pool_in_toml("retry_statuses = [500]"), "pools.0.retry_statuses has 500: only 400 to 499 without 429"),
         (pool_in_toml("retry_statuses = 404"), "pools.0.retry_statuses "),
+        (pool_in_toml("success = '204'"), "pools.0.success "),
         (pool_in_toml("ack_before_next = 'perhaps'"), "pools.0.ack_before_next "),
         ("[retry]\nlongest_s = 0", "retry.longest_s should be greater than 0"),
     ],
@@ -82,11 +83,15 @@ def test_a_wrong_setting_is_named_in_one_sentence(empty_folder: Path, toml: str,
 def test_settings_of_a_pool_become_its_limits(empty_folder: Path) -> None:
     assert PoolSettings(code="A", concurrency=1).limits() == PoolLimits(concurrency=1, parked_limit=10_000)
     (empty_folder / "flowcatalyst.toml").write_text(
-        pool_in_toml("parked_limit = 0\nretry_statuses = [404, 501, 404]\nack_before_next = true\ncapacity = 7")
+        pool_in_toml("parked_limit = 0\nretry_statuses = [404, 501, 404]\nack_before_next = true\nsuccess = '200'")
     )
     [pool] = load_settings().pools
     assert pool.limits() == PoolLimits(
-        concurrency=1, capacity=7, parked_limit=0, retry_statuses=frozenset({404, 501}), ack_before_next=True
+        concurrency=1,
+        parked_limit=0,
+        retry_statuses=frozenset({404, 501}),
+        ack_before_next=True,
+        success=Success.ONLY_200,
     )
 
 

@@ -23,13 +23,14 @@ from flowcatalyst.message import (
     Verdict,
 )
 from flowcatalyst.queues.contract import Capabilities
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.limits import PoolLimits, Success
 from flowcatalyst.routing.policy import (
     DEFAULT_DELAY_S,
     EXCERPT_CHARS,
     LONGEST_DELAY_S,
     MAX_DELAY_S,
     Delays,
+    by_the_rule_of_a_pool,
     clamp_delay,
     decide,
     interpret,
@@ -65,9 +66,10 @@ def meaning(outcome: Outcome) -> Meaning:
 
 OTHER_4XX = [status for status in range(401, 500) if status not in (404, 429)]
 OTHER_5XX = [status for status in range(500, 600) if status != 501]
-UNEXPECTED = [*range(200), *range(201, 400), *range(600, 1000)]
+SUCCESSFUL = range(200, 300)
+UNEXPECTED = [*range(200), *range(300, 400), *range(600, 1000)]
 
-# The response table of 002: condition, statuses, Retry-After, body, meaning.
+# The response table of 002, but for 2xx, of which it takes only 200: condition, statuses, Retry-After, body, meaning.
 RESPONSE_TABLE: list[tuple[str, Iterable[int], str | None, bytes, Meaning]] = [
     ("ack=true", [200], None, b'{"ack": true}', SUCCESS),
     ("ack=true with delay", [200], None, b'{"ack": true, "delaySeconds": 60}', SUCCESS),
@@ -80,6 +82,9 @@ RESPONSE_TABLE: list[tuple[str, Iterable[int], str | None, bytes, Meaning]] = [
     ("not UTF-8", [200], None, b"\xff\xfe\x00", SUCCESS),
     ("JSON without ack", [200], None, b'{"status": "done"}', SUCCESS),
     ("empty body", [200], None, b"", SUCCESS),
+    ("any 2xx", SUCCESSFUL, None, b"", SUCCESS),
+    ("any 2xx that acks", SUCCESSFUL, None, b'{"ack":true}', SUCCESS),
+    ("any 2xx that refuses", SUCCESSFUL, None, b'{"ack": false, "delaySeconds": 60}', not_acked(60)),
     ("bad request", [400], None, b"", CONFIG),
     ("client error", OTHER_4XX, None, b"", CONFIG),
     ("client error with Retry-After", [403], "7", b"", CONFIG),
@@ -105,7 +110,7 @@ RESPONSE_TABLE: list[tuple[str, Iterable[int], str | None, bytes, Meaning]] = [
     ("server error with Retry-After", [503], "7", b"", PROCESS),
     ("server error with an ack body", [500], None, b'{"ack": true}', PROCESS),
     ("unexpected", UNEXPECTED, None, b"", PROCESS),
-    ("unexpected with an ack body", [202], None, b'{"ack": true}', PROCESS),
+    ("unexpected with an ack body", [302], None, b'{"ack": true}', PROCESS),
 ]
 
 
@@ -183,6 +188,34 @@ class TestResponses:
         assert meaning(outcome) == SUCCESS
         assert "no" in outcome.note
         assert interpret(200, None, b"fine", NOW, Content("text/plain; json=no")).note == ""
+
+    @pytest.mark.parametrize(
+        ("status", "why"), [(302, "redirects are not followed"), (101, "no meaning"), (600, "no meaning")]
+    )
+    def test_what_is_retried_without_being_an_error_carries_a_note(self, status: int, why: str) -> None:
+        assert why in interpret(status, None, b"", NOW).note
+        assert f"HTTP {status} is retried" in interpret(status, None, b"", NOW).note
+        assert "coded (gzip)" in interpret(204, None, b"x", NOW, Content(coding="gzip")).note
+
+    @pytest.mark.parametrize("status", [400, 404, 429, 500, 501, 503, 599])
+    def test_an_error_says_enough_by_itself(self, status: int) -> None:
+        assert interpret(status, None, b"", NOW).note == ""
+
+    @pytest.mark.parametrize("status", range(200, 300))
+    def test_a_pool_may_take_only_200_for_a_success(self, status: int) -> None:
+        delivered = interpret(status, None, b"", NOW)
+        strict = PoolLimits(concurrency=1, success=Success.ONLY_200)
+        outcome = by_the_rule_of_a_pool(delivered, strict)
+        assert by_the_rule_of_a_pool(delivered, PoolLimits(concurrency=1)) is delivered
+        assert meaning(outcome) == PROCESS
+        assert outcome.status == status
+        assert 'success = "200"' in outcome.note
+        assert isinstance(decide(outcome, failed(1), ORDERED, strict), Retry)
+
+    @pytest.mark.parametrize("status", [302, 400, 404, 429, 500, 501])
+    def test_a_pool_that_takes_only_200_changes_nothing_about_failures(self, status: int) -> None:
+        outcome = interpret(status, None, b"", NOW)
+        assert by_the_rule_of_a_pool(outcome, PoolLimits(concurrency=1, success=Success.ONLY_200)) is outcome
 
     @given(st.binary(max_size=200), st.text(max_size=40), st.booleans())
     def test_no_body_and_no_declaration_raises(self, body: bytes, declared: str, framed: bool) -> None:

@@ -20,7 +20,7 @@ from flowcatalyst.operations.router_config import (
     parse,
 )
 from flowcatalyst.routing.groups import FailureScope
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.limits import PoolLimits, Success
 
 SOURCE = "http://config.test/"
 
@@ -160,12 +160,19 @@ def test_a_pool_can_have_capacity_failure_scope_and_delivery_attempts() -> None:
 
 
 def test_a_pool_can_say_what_it_parks_which_statuses_are_retried_and_whether_an_ack_comes_first() -> None:
-    limits, problems = read_pool(concurrency=2, parkedLimit="50", retryStatuses=[404, 501, 404], ackBeforeNext=True)
+    limits, problems = read_pool(
+        concurrency=2, parkedLimit="50", retryStatuses=[404, 501, 404], ackBeforeNext=True, success="200"
+    )
     assert problems == []
-    assert limits == PoolLimits(2, parked_limit=50, retry_statuses=frozenset({404, 501}), ack_before_next=True)
+    statuses = frozenset({404, 501})
+    assert limits == PoolLimits(
+        2, parked_limit=50, retry_statuses=statuses, ack_before_next=True, success=Success.ONLY_200
+    )
 
 
-@pytest.mark.parametrize("nothing", [{}, {"parkedLimit": None, "retryStatuses": None, "ackBeforeNext": None}])
+@pytest.mark.parametrize(
+    "nothing", [{}, {"parkedLimit": None, "retryStatuses": None, "ackBeforeNext": None, "success": None}]
+)
 def test_a_pool_that_does_not_say_so_gets_the_defaults(nothing: dict[str, Any]) -> None:
     assert read_pool(concurrency=2, **nothing) == (
         PoolLimits(2, parked_limit=10_000, retry_statuses=frozenset(), ack_before_next=False),
@@ -190,6 +197,8 @@ STATUSES_MUST_BE = "retryStatuses may only list numbers from 400 to 499 without 
         ({"retryStatuses": [[404]]}, STATUSES_MUST_BE),
         ({"retryStatuses": [True]}, STATUSES_MUST_BE),
         ({"ackBeforeNext": "yes"}, "ackBeforeNext is 'yes', it must be true or false"),
+        ({"success": "201"}, "success is '201', it must be 2xx or 200"),
+        ({"success": 200}, "success is 200, it must be a string"),
         ({"ackBeforeNext": 0}, "ackBeforeNext is 0, it must be true or false"),
     ],
 )
@@ -301,6 +310,7 @@ POOL = st.fixed_dictionaries(
             "parkedLimit",
             "retryStatuses",
             "ackBeforeNext",
+            "success",
         ),
         NASTY,
     ),

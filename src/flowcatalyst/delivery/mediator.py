@@ -62,7 +62,7 @@ class Mediator:
         if status == 200 and response.framed and response.body in policy.PLAIN_SUCCESS:
             return policy.DELIVERED
         retry_after = response.header("retry-after") if status == 429 else None
-        content = response.content() if status == 200 else WHOLE
+        content = response.content() if 200 <= status < 300 else WHOLE
         return policy.interpret(status, retry_after, response.body, self._clock.wall(), content)
 
     async def close(self) -> None:

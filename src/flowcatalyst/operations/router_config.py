@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -10,7 +11,7 @@ import msgspec
 from flowcatalyst.errors import FlowCatalystError
 from flowcatalyst.message import Severity
 from flowcatalyst.routing.groups import FailureScope
-from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PARKED_LIMIT, RETRYABLE, PoolLimits
+from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PARKED_LIMIT, RETRYABLE, PoolLimits, Success
 
 MAX_CONCURRENCY: Final = 100_000  # as in the settings
 MAX_CONNECTIONS: Final = 1_000
@@ -26,6 +27,7 @@ _LONGEST_SHOWN: Final = 60
 
 Entry = Mapping[str, Any]
 T = TypeVar("T")
+Choice = TypeVar("Choice", bound=StrEnum)
 
 
 class InvalidConfigError(FlowCatalystError):
@@ -220,12 +222,13 @@ def _limits(entry: Entry) -> PoolLimits:
     return PoolLimits(
         concurrency=_number(entry, "concurrency", MAX_CONCURRENCY) or DEFAULT_POOL_LIMITS.concurrency,
         rate_per_minute=_number(entry, "rateLimitPerMinute", MAX_NUMBER, least=0) or None,
-        failure_scope=_failure_scope(entry),
+        failure_scope=_one_of(entry, "failureScope", FailureScope.GROUP),
         max_delivery_attempts=_number(entry, "maxDeliveryAttempts", MAX_NUMBER),
         capacity=_number(entry, "capacity", MAX_NUMBER),
         parked_limit=PARKED_LIMIT if parked_limit is None else parked_limit,
         retry_statuses=_retry_statuses(entry),
         ack_before_next=_flag(entry, "ackBeforeNext"),
+        success=_one_of(entry, "success", Success.ANY_2XX),
     )
 
 
@@ -243,11 +246,13 @@ def _flag(entry: Entry, key: str) -> bool:
     return bool(value)
 
 
-def _failure_scope(entry: Entry) -> FailureScope:
-    scope = _text(entry, "failureScope") or FailureScope.GROUP
-    if scope not in list(FailureScope):
-        raise _RejectedError(f"failureScope is {_shown(scope)}, it must be {' or '.join(FailureScope)}")
-    return FailureScope(scope)
+def _one_of(entry: Entry, key: str, default: Choice) -> Choice:
+    """The default if it is missing, null or blank."""
+    choices = type(default)
+    value = _text(entry, key) or default
+    if value not in list(choices):
+        raise _RejectedError(f"{key} is {_shown(value)}, it must be {' or '.join(choices)}")
+    return choices(value)
 
 
 def _queue_name(entry: Entry) -> str:

@@ -127,9 +127,6 @@ class Endpoints:
             self._due[gate.name] = due_at
             heappush(self._probes, (due_at, gate.name))
 
-    def has_due_probe(self, now: float) -> bool:
-        return bool(self._probes) and self._probes[0][0] <= now
-
     def next_probe_at(self) -> float | None:
         return self._probes[0][0] if self._probes else None
 

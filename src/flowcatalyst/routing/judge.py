@@ -25,7 +25,7 @@ class Judge:
         self._code = code
         self._stats = stats
         self._tools = tools
-        self._noted: OrderedDict[str, None] = OrderedDict()  # endpoints whose answers were warned about
+        self._noted: OrderedDict[tuple[str, int | None], None] = OrderedDict()  # endpoints and statuses warned about
 
     def judge(self, delivery: Delivery, outcome: Outcome, limits: PoolLimits, duration_s: float) -> Verdict:
         """Count the attempt, report it, and say what follows from it."""
@@ -60,12 +60,12 @@ class Judge:
         self._tools.warnings.add(WarningCode.PROCESSING, severity, text, f"pool {self._code}")
 
     def _warn_about(self, endpoint: str, outcome: Outcome) -> None:
-        """Name the endpoint without its query, which may hold secrets. What is only odd is told once per endpoint."""
+        """Name the endpoint without its query, which may hold secrets. What is only odd is told once."""
         if outcome.warning is not None:
             text = f"{outcome.detail} from {endpoint}"
             self._tools.warnings.add(WarningCode.CONFIGURATION, outcome.warning, text, "mediator")
-        elif endpoint not in self._noted:
-            self._noted[endpoint] = None
+        elif (odd := (endpoint, outcome.status)) not in self._noted:
+            self._noted[odd] = None
             if len(self._noted) > MOST_NOTED:
                 self._noted.popitem(last=False)
             text = f"{outcome.note} from {endpoint}"

@@ -1,6 +1,7 @@
 """The numbers of a pool. Pure."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from flowcatalyst.routing.groups import FailureScope
@@ -9,6 +10,13 @@ CAPACITY_PER_SLOT: Final = 20
 MIN_CAPACITY: Final = 50
 PARKED_LIMIT: Final = 10_000
 RETRYABLE: Final = frozenset({*range(400, 500), 501}) - {429}
+
+
+class Success(StrEnum):
+    """Which answers say that a message was taken, unless their body refuses it."""
+
+    ANY_2XX = "2xx"
+    ONLY_200 = "200"
 
 
 @dataclass(slots=True, frozen=True)
@@ -23,6 +31,7 @@ class PoolLimits:
     parked_limit: int = PARKED_LIMIT  # messages beyond the capacity: they came along with others, or cannot start now
     retry_statuses: frozenset[int] = frozenset()  # 4xx and 501 that are tried again instead of becoming dead letters
     ack_before_next: bool = False  # a group goes on when its ack is durable, not when the verdict is in
+    success: Success = Success.ANY_2XX
 
     def __post_init__(self) -> None:
         for name in ("concurrency", "rate_per_minute", "max_delivery_attempts", "capacity"):

@@ -31,7 +31,7 @@ from flowcatalyst.message import (
     Verdict,
 )
 from flowcatalyst.queues.contract import Capabilities
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.routing.limits import PoolLimits, Success
 
 DEFAULT_DELAY_S: Final = 30.0
 FAST_FAIL_DELAY_S: Final = 10.0
@@ -40,7 +40,7 @@ MAX_DELAY_S: Final = 43_200
 LONGEST_DELAY_S: Final = 300.0
 UNORDERED_MAX_ATTEMPTS: Final = 20
 EXCERPT_CHARS: Final = 500
-PLAIN_SUCCESS: Final = frozenset([b"", b'{"ack":true}', b'{"ack": true}'])  # bodies of nearly every 200
+PLAIN_SUCCESS: Final = frozenset([b"", b'{"ack":true}', b'{"ack": true}'])  # bodies of nearly every success
 
 
 @dataclass(slots=True, frozen=True)
@@ -60,6 +60,8 @@ class Delays:
 
 DEFAULT_DELAYS: Final = Delays()
 
+REDIRECTED: Final = "redirects are not followed: give the final address as the target"
+
 
 @dataclass(slots=True, frozen=True)
 class _Row:
@@ -72,17 +74,19 @@ class _Row:
     retryable: bool = False
     warning: Severity | None = None
     trips_breaker: bool = False  # a gateway says that nobody is there, which is as good as no answer
+    note: str = ""  # why an answer that is no error is retried
 
 
-# The first row that matches wins. 200 and 429 read more than the status; see `interpret`.
+# The first row that matches wins. 2xx and 429 read more than the status; see `interpret`.
 RESPONSES: Final = (
-    _Row(200, 200, Result.SUCCESS, ErrorKind.NONE),
+    _Row(200, 299, Result.SUCCESS, ErrorKind.NONE),
     _Row(429, 429, Result.ERROR_PROCESS, ErrorKind.RATE_LIMITED),
     _Row(400, 499, Result.ERROR_CONFIG, ErrorKind.HTTP_ERROR, warning=Severity.ERROR),
     _Row(501, 501, Result.ERROR_CONFIG, ErrorKind.HTTP_ERROR, warning=Severity.CRITICAL),
     _Row(502, 504, Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR, retryable=True, trips_breaker=True),
     _Row(500, 599, Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR, retryable=True),
-    _Row(0, 999, Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR, retryable=True),
+    _Row(300, 399, Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR, retryable=True, note=REDIRECTED),
+    _Row(0, 999, Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR, retryable=True, note="it has no meaning here"),
 )
 
 # Attempts without a complete response.
@@ -100,14 +104,18 @@ UNEXPECTED_FAILURE: Final = Outcome(Result.ERROR_PROCESS, ErrorKind.NETWORK_ERRO
 _ROW_BY_STATUS: Final = {
     status: next(row for row in RESPONSES if row.first <= status <= row.last) for status in range(1000)
 }
-DELIVERED: Final = Outcome(Result.SUCCESS, status=200, detail="HTTP 200")
+_DELIVERED: Final = {
+    status: Outcome(Result.SUCCESS, status=status, detail=f"HTTP {status}") for status in range(200, 300)
+}
+DELIVERED: Final = _DELIVERED[200]
 
 
 def interpret(status: int, retry_after: str | None, body: bytes, wall_now: float, content: Content = WHOLE) -> Outcome:
-    """What a response meant. `content` matters for a 200 whose body is none of `PLAIN_SUCCESS`."""
+    """What a response meant. `content` matters for a 2xx whose body is none of `PLAIN_SUCCESS`."""
     row = _ROW_BY_STATUS[status]
     if row.result is Result.SUCCESS:
-        return DELIVERED if body in PLAIN_SUCCESS and content is WHOLE else _interpret_200(body, content)
+        plain = body in PLAIN_SUCCESS and content is WHOLE
+        return _DELIVERED[status] if plain else _interpret_body(status, body, content)
     delay_s = None
     if status == 429:
         asked = parse_retry_after(retry_after, wall_now)
@@ -122,6 +130,21 @@ def interpret(status: int, retry_after: str | None, body: bytes, wall_now: float
         status=status,
         detail=f"HTTP {status}",
         excerpt=_excerpt(body),
+        note=f"HTTP {status} is retried: {row.note}" if row.note else "",
+    )
+
+
+def by_the_rule_of_a_pool(outcome: Outcome, limits: PoolLimits) -> Outcome:
+    """What an answer with another status than 200 means where the pool has a say in it."""
+    if outcome.result is not Result.SUCCESS or limits.success is Success.ANY_2XX:
+        return outcome
+    return replace(
+        outcome,
+        result=Result.ERROR_PROCESS,
+        error=ErrorKind.HTTP_ERROR,
+        retryable=True,
+        detail=f"HTTP {outcome.status}, no success in this pool",
+        note=f'HTTP {outcome.status} is retried: only 200 is a success in this pool (success = "200")',
     )
 
 
@@ -164,25 +187,27 @@ def wait_before_next_attempt(delay_s: float, delivery: Delivery, queue: Capabili
     return Retry(delay_s)
 
 
-def _interpret_200(body: bytes, content: Content) -> Outcome:
+def _interpret_body(status: int, body: bytes, content: Content) -> Outcome:
     answer = read_answer(body, content)
     if answer.taken:
-        return replace(DELIVERED, note=f"HTTP 200: {answer.note}") if answer.note else DELIVERED
+        delivered = _DELIVERED[status]
+        return replace(delivered, note=f"HTTP {status}: {answer.note}") if answer.note else delivered
     if answer.unclear:
         return Outcome(
             Result.ERROR_PROCESS,
             ErrorKind.HTTP_ERROR,
             retryable=True,
-            status=200,
-            detail=f"HTTP 200 that is no success: {answer.unclear}",
+            status=status,
+            detail=f"HTTP {status} that is no success: {answer.unclear}",
             excerpt=_excerpt(body),
+            note=f"HTTP {status} is retried: {answer.unclear}",
         )
     return Outcome(
         Result.ERROR_PROCESS,
         ErrorKind.NOT_ACKED,
         delay_s=_asked_delay(answer.delay),
-        status=200,
-        detail="HTTP 200 with ack=false",
+        status=status,
+        detail=f"HTTP {status} with ack=false",
         excerpt=_excerpt(body),
     )
 

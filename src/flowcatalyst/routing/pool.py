@@ -293,11 +293,10 @@ class Pool:
     def _end_waits(self, now: float) -> None:
         """Make ready what waited for a time that has come."""
         self._scheduler.end_holds(now)
-        if self._endpoints.has_due_probe(now):
-            for gate, groups in self._endpoints.due_probes(now):
-                self._scheduler.open(gate, groups)
-                if gate in self._scheduler.gates:
-                    self._endpoints.try_later(Gate(gate), now)
+        for gate, groups in self._endpoints.due_probes(now):
+            self._scheduler.open(gate, groups)
+            if gate in self._scheduler.gates:
+                self._endpoints.try_later(Gate(gate), now)
 
     async def _process(self, delivery: Delivery) -> None:
         """One attempt and what follows from it."""
@@ -310,6 +309,7 @@ class Pool:
             except Exception as error:  # a bug of ours must not cost a slot or a message
                 outcome = policy.interpret_failure(error)
                 self._judge.warn(Severity.WARN, f"attempt failed unexpectedly: {error!r}")
+            outcome = outcome if outcome.status == 200 else policy.by_the_rule_of_a_pool(outcome, self.limits)
             now = self._now()
             self._end_attempt(delivery, outcome, now)
             verdict = self._judge.judge(delivery, outcome, self.limits, now - delivery.attempt_at)

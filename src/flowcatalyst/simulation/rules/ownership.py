@@ -79,7 +79,10 @@ class _LetGo:
         elif event.kind in (Kind.RECEIVED, Kind.ATTEMPT, Kind.NACK, Kind.LOST):
             self._next[event.message].popleft()
 
-    def has(self, name: str, owed: _Owed, at: float) -> bool:
+    def has(self, name: str, owed: _Owed, at: float, *, tried: bool) -> bool:
+        """A message that was tried goes back without having failed only if its pool is removed."""
+        if tried:
+            return owed.pool in self._removed and next(iter(self._next[name]), None) is Kind.NACK
         cause_at = max(self._given_up_at.get(owed.facts.group, -inf), self._pool_removed_at)
         return owed.latest_at <= cause_at <= at and next(iter(self._next[name]), None) is not Kind.ATTEMPT
 
@@ -88,9 +91,9 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
     """A group that two queues feed is one group: what was received later does not pass what was received earlier.
 
     A message that failed and was given back is still owed until its time is over and its queue had one long poll to
-    show it again; one that was never tried and went back has no place among other queues until it comes, also if its
-    queue is told later. What came at the same moment has no order. What a lost connection or lease took away is not
-    owed; if it comes again it may have its old place or a new one.
+    show it again; one that was never tried, or whose pool was removed, and went back has no place among other queues
+    until it comes, also if its queue is told later. What came at the same moment has no order. What a lost connection
+    or lease took away is not owed; if it comes again it may have its old place or a new one.
     """
     events = list(without_stale_nacks(events))
     messages = Messages.of(events)
@@ -133,7 +136,7 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
             tried.add(name)
             if name not in attempted:
                 attempted.add(name)
-                untold = {one for one in group if one not in tried and let_go.has(one, group[one], event.at)}
+                untold = {one for one in group if let_go.has(one, group[one], event.at, tried=one in tried)}
                 yield from _passed(event, facts, {one: group[one] for one in group if one not in untold})
             if name in group:
                 group[name].pool = event.pool

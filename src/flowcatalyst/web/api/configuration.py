@@ -9,6 +9,7 @@ from litestar import get, post
 from flowcatalyst.operations.config_source import masked
 from flowcatalyst.operations.config_sync import ConfigSync
 from flowcatalyst.routing.groups import FailureScope
+from flowcatalyst.routing.limits import Success
 from flowcatalyst.web.dependencies import TheApp
 from flowcatalyst.web.problems import ProblemError
 
@@ -23,6 +24,7 @@ class ConfiguredPool(msgspec.Struct, rename="camel"):
     parked_limit: int
     retry_statuses: list[int]
     ack_before_next: bool
+    success: Success
 
 
 class ConfiguredQueue(msgspec.Struct, rename="camel"):
@@ -90,6 +92,7 @@ async def get_config(app: TheApp) -> ConfigView:
                 parked_limit=limits.parked_limit,
                 retry_statuses=sorted(limits.retry_statuses),
                 ack_before_next=limits.ack_before_next,
+                success=limits.success,
             )
             for code, limits in app.config.pools.items()
         ],

@@ -12,6 +12,7 @@ from flowcatalyst.message import Result
 from flowcatalyst.observe.stats import PoolStats
 from flowcatalyst.observe.windows import Window
 from flowcatalyst.routing.groups import FailureScope
+from flowcatalyst.routing.limits import Success
 from flowcatalyst.routing.pool import Pool
 from flowcatalyst.web.bodies import read_json
 from flowcatalyst.web.dependencies import TheApp
@@ -62,6 +63,7 @@ class PoolView(msgspec.Struct, rename="camel"):
     parked_limit: int
     retry_statuses: list[int]
     ack_before_next: bool
+    success: Success
     queued: int
     parked: int  # of the queued: beyond the capacity, because they came along with others or cannot start now
     in_flight: int
@@ -93,6 +95,7 @@ class PoolView(msgspec.Struct, rename="camel"):
             parked_limit=limits.parked_limit,
             retry_statuses=sorted(limits.retry_statuses),
             ack_before_next=limits.ack_before_next,
+            success=limits.success,
             queued=pool.buffered,
             parked=pool.parked,
             in_flight=pool.in_flight,
@@ -130,6 +133,7 @@ class PoolChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     parked_limit: Annotated[int, msgspec.Meta(ge=0)] | msgspec.UnsetType = UNSET
     retry_statuses: list[Annotated[int, msgspec.Meta(ge=400, le=501)]] | msgspec.UnsetType = UNSET
     ack_before_next: bool | msgspec.UnsetType = UNSET
+    success: Success | msgspec.UnsetType = UNSET
 
 
 _decoder = msgspec.json.Decoder(PoolChange)
@@ -167,6 +171,7 @@ async def change_pool(
         "parked_limit": change.parked_limit,
         "retry_statuses": UNSET if change.retry_statuses is UNSET else frozenset(change.retry_statuses),
         "ack_before_next": change.ack_before_next,
+        "success": change.success,
     }
     given: dict[str, Any] = {name: value for name, value in new.items() if value is not UNSET}
     try:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from flowcatalyst.queues.contract import Source
 
 DEFAULT_POOL: Final = "DEFAULT-POOL"
+UNREADABLE: Final = ""  # stands for the pool of what becomes a dead letter as it comes; no pool is called so
 DEFAULT_GROUP: Final = "__DEFAULT__"
 MAX_BODY_BYTES: Final = 256 * 1024  # the limit of SQS, so that a message that fits here fits every broker
 
@@ -64,12 +65,15 @@ _pool_decoder = msgspec.json.Decoder(_PoolOnly)
 
 
 def pool_code_of(body: str | bytes) -> str:
-    """The pool that a message asks for, also if the rest of its body cannot be read; the default pool if none."""
+    """The pool that a message asks for, the default pool if it names none; `UNREADABLE` if none will ever take it."""
     try:
         code = _pool_decoder.decode(body).pool_code
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return DEFAULT_POOL
-    return code if code and not code.isspace() else DEFAULT_POOL
+        if not code or code.isspace():
+            parse_pointer(body)
+            return DEFAULT_POOL
+    except (InvalidMessageError, msgspec.DecodeError, UnicodeError, RecursionError):
+        return UNREADABLE
+    return code
 
 
 def check_pointer(pointer: MessagePointer) -> None:
@@ -127,6 +131,11 @@ class Delivery(msgspec.Struct, eq=False):
     def returns_in_order(self) -> bool:
         """Its queue shows it again before the later ones of its group if it is nacked."""
         return self.source.capabilities.ordered_redelivery
+
+    @property
+    def is_shown_again(self) -> bool:
+        """It can go back, or is lost itself, when one before it was lost."""
+        return self.returns_in_order or not self.source.holds(self)
 
     @property
     def blocks_group(self) -> bool:

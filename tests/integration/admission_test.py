@@ -12,7 +12,7 @@ from flowcatalyst.routing import policy
 from flowcatalyst.routing.admission import LOOK_AHEAD_S
 from flowcatalyst.routing.breaker import BreakerState
 from flowcatalyst.routing.limits import PoolLimits, Success
-from flowcatalyst.routing.policy import interpret
+from flowcatalyst.routing.policy import DEFAULT_DELAYS, interpret
 from flowcatalyst.routing.router import REFUSAL_S
 from tests.support.hosts import KINDS, USUAL_TIMEOUT_S, QueueKind, World
 from tests.support.rig import ERROR_500, UNREACHABLE, Rig, outgoing, outgoings
@@ -78,6 +78,40 @@ def test_who_asks_for_room_at_the_moment_a_permit_is_due_does_not_take_the_alarm
             async with asyncio.timeout(120):
                 await rig.until_started(3)
             assert rig.endpoint.starts[2][0] == pytest.approx(60.0, abs=0.01)
+
+    run_virtual(play())
+
+
+@any_kind
+def test_what_cannot_be_read_waits_for_no_pool_and_holds_up_no_group_of_another(kind: QueueKind) -> None:
+    async def play() -> None:
+        pools = {DEFAULT_POOL: PoolLimits(concurrency=1, capacity=2), "FREE": PoolLimits(concurrency=2)}
+        world = World(0.1, DEFAULT_DELAYS, **pools)
+        world.queue(kind)
+        world.hosts.hanging.add(SILENT)
+        await world.publish(kind, *spread("stuck", 10, target=SILENT))
+        async with world.running():
+            await asyncio.sleep(5)
+            no_message = Outgoing("{not json", "g")
+            await world.publish(kind, no_message, outgoing("free", "g", pool="FREE", target=HEALTHY))
+            assert await world.seconds_until_answered({"free"}) < 2.0
+
+    run_virtual(play())
+
+
+def test_a_group_does_not_wait_for_a_message_that_was_lost_with_its_connection_during_its_attempt() -> None:
+    async def play() -> None:
+        rig = Rig(ordered=False, latency_s=1.0)
+        rig.endpoint.answers("m1", interpret(429, "300", b"", 0.0))
+        await rig.publish(outgoing("m1"))
+        async with rig:
+            await rig.until_started(1)
+            rig.settler.holds = lambda delivery: delivery.pointer.id != "m1"
+            await asyncio.sleep(5)
+            await rig.publish(outgoing("m2"))
+            async with asyncio.timeout(5):
+                await rig.until_started(2)
+            assert rig.endpoint.started == ["m1", "m2"]
 
     run_virtual(play())
 

@@ -349,6 +349,17 @@ def _() -> None:
 
 
 @BUGS.add(
+    "a message that was lost during its attempt is retried later all the same",
+    test="tests/integration/admission_test.py::"
+    "test_a_group_does_not_wait_for_a_message_that_was_lost_with_its_connection_during_its_attempt",
+)
+def _() -> None:
+    @instead_of(Pool, "_lose")
+    def lose(original: Any, self: Any, delivery: Delivery) -> None:
+        self._hold(delivery, 300.0, "")
+
+
+@BUGS.add(
     "an attempt whose verdict failed is repeated at once",
     test="tests/integration/admission_test.py::test_an_attempt_without_a_verdict_is_not_repeated_without_a_pause",
 )

@@ -6,8 +6,9 @@ from typing import Any, Final
 
 from flowcatalyst.engine import Engine
 from flowcatalyst.errors import FlowCatalystError
-from flowcatalyst.message import Delivery
+from flowcatalyst.message import UNREADABLE, Delivery
 from flowcatalyst.queues.consumer import Consumer
+from flowcatalyst.queues.contract import Room
 from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.router import Router
 from flowcatalyst.tasks import Tasks
@@ -86,6 +87,18 @@ def _() -> None:
 
 
 # Polls
+
+
+@BUGS.add(
+    "what cannot be read waits for room in the default pool",
+    test="tests/integration/admission_test.py::"
+    "test_what_cannot_be_read_waits_for_no_pool_and_holds_up_no_group_of_another",
+)
+def _() -> None:
+    @instead_of(Router, "room")
+    def room(original: Any, self: Any) -> Any:
+        found = original(self)
+        return Room({code: some for code, some in found.pools.items() if code != UNREADABLE}, found.others)
 
 
 @BUGS.add("a batch is routed a moment after it was checked")

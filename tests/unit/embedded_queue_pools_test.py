@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.message import DEFAULT_POOL, pool_code_of
+from flowcatalyst.message import DEFAULT_POOL, UNREADABLE, pool_code_of
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.queues.embedded import EmbeddedQueue
 from tests.support.clocks import SetClock
@@ -42,18 +42,20 @@ async def names(queue: EmbeddedQueue, demand: SetDemand, limit: int = 256) -> li
         ('{"poolCode": "A"}', "A"),
         ('{"id": 7, "poolCode": "A", "unknown": [1, {}]}', "A"),
         ('{"poolCode": " A "}', " A "),
-        ('{"poolCode": "  "}', DEFAULT_POOL),
-        ('{"poolCode": ""}', DEFAULT_POOL),
-        ('{"poolCode": null}', DEFAULT_POOL),
-        ('{"poolCode": 7}', DEFAULT_POOL),
-        ('{"id": "x"}', DEFAULT_POOL),
-        ('["poolCode"]', DEFAULT_POOL),
-        ("", DEFAULT_POOL),
-        ("not JSON", DEFAULT_POOL),
-        ("[" * 100_000, DEFAULT_POOL),
+        ('{"id": "x", "mediationTarget": "http://t/", "poolCode": "  "}', DEFAULT_POOL),
+        ('{"id": "x", "mediationTarget": "http://t/", "poolCode": ""}', DEFAULT_POOL),
+        ('{"id": "x", "mediationTarget": "http://t/", "poolCode": null}', DEFAULT_POOL),
+        ('{"id": "x", "mediationTarget": "http://t/"}', DEFAULT_POOL),
+        ('{"id": "x", "mediationTarget": "nowhere"}', UNREADABLE),
+        ('{"poolCode": 7}', UNREADABLE),
+        ('{"id": "x"}', UNREADABLE),
+        ('["poolCode"]', UNREADABLE),
+        ("", UNREADABLE),
+        ("not JSON", UNREADABLE),
+        ("[" * 100_000, UNREADABLE),
     ],
 )
-def test_a_message_that_names_no_pool_is_for_the_default_one(body: str, code: str) -> None:
+def test_a_message_that_names_no_pool_is_for_the_default_one_if_it_is_a_message(body: str, code: str) -> None:
     assert pool_code_of(body) == pool_code_of(body.encode()) == code
 
 

@@ -29,7 +29,7 @@ class _Lane:
         self.name = name
         self.messages: dict[int, Stored] = {}  # by number, which is their order
         self.hidden: set[int] = set()
-        self.pool = ""  # of its first message; empty while the lane is not ready
+        self.pool: str | None = None  # of its first message; None while the lane is not ready
         self.turn = 0
 
     def of_its_pool(self) -> Iterator[Stored]:
@@ -119,12 +119,12 @@ class Lanes:
     def _place(self, lane: _Lane) -> None:
         """Make it ready, or not ready, as its messages demand. Who becomes ready is last."""
         head = next(iter(lane.messages.values()), None)
-        pool = head.pool if head is not None and not lane.hidden else ""
-        if lane.pool and pool != lane.pool:
+        pool = head.pool if head is not None and not lane.hidden else None
+        if lane.pool is not None and pool != lane.pool:
             del self._ready[lane.pool][lane.name]
             if not self._ready[lane.pool]:
                 del self._ready[lane.pool]
-        if pool and pool != lane.pool:
+        if pool is not None and pool != lane.pool:
             self._turns += 1
             lane.turn = self._turns
             self._ready.setdefault(pool, {})[lane.name] = lane
@@ -133,6 +133,6 @@ class Lanes:
             del self._lanes[lane.name]
 
 
-def _who_pays(pool: str, left: Mapping[str, int]) -> str:
+def _who_pays(pool: str | None, left: Mapping[str, int]) -> str:
     """The pool that takes what names `pool`."""
-    return pool if pool in left else DEFAULT_POOL
+    return pool if pool is not None and pool in left else DEFAULT_POOL

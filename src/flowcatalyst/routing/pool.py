@@ -188,7 +188,7 @@ class Pool:
 
         True if it was waiting here; one in flight ends by itself.
         """
-        cut_off = self._scheduler.cut(delivery, _is_shown_again)
+        cut_off = self._scheduler.cut(delivery, attrgetter("is_shown_again"))
         for follower in cut_off[1:]:
             self._nack(follower, self._tools.delays.follower_s)
         if cut_off:
@@ -218,8 +218,7 @@ class Pool:
             return
         self._end_waits(now)
         wanted = min(self.limits.concurrency - len(self._slots), self._scheduler.ready_count)
-        permits = self._rate.available(now)
-        for _ in range(wanted if permits is None else min(wanted, permits)):
+        for _ in range(wanted if (permits := self._rate.available(now)) is None else min(wanted, permits)):
             slot = self._tools.spawn(self._run_slot())
             self._slots[slot] = None
             slot.add_done_callback(self._slot_ended)
@@ -269,14 +268,18 @@ class Pool:
         """Whether a message whose connection or lease is gone may start all the same; if not it waits, or is cut."""
         source = delivery.source
         if not source.holds(delivery):
-            self._scheduler.put_back(delivery)
-            for lost in self._scheduler.cut(delivery, _is_shown_again):
-                self._nack(lost, 0.0)  # says that it is no longer ours; its queue knows
+            self._lose(delivery)
             return False
         if source.capabilities.ordered_redelivery:
             self._hold(delivery, LEASE_PATIENCE_S, "its lease ran out: its queue has to confirm that it is ours")
             return False
         return True
+
+    def _lose(self, delivery: Delivery) -> None:
+        """Let go of a message that came over a connection that is gone, and of those behind it that did too."""
+        self._scheduler.put_back(delivery)
+        for lost in self._scheduler.cut(delivery, attrgetter("is_shown_again")):
+            self._nack(lost, 0.0)  # says that it is no longer ours; its queue knows
 
     def _wait_at(self, gate: Gate, delivery: Delivery, now: float) -> None:
         """Nothing is spent, only time: the group waits here until its endpoint may be probed or has a slot for it."""
@@ -300,12 +303,11 @@ class Pool:
 
     async def _process(self, delivery: Delivery) -> None:
         """One attempt and what follows from it."""
-        tools, concluded = self._tools, False
-        outcome: Outcome | None = None
+        outcome, concluded = None, False
         timeout_s = self._endpoints.timeout_s(delivery.pointer.mediation_target, delivery.attempt_at)
         try:
             try:
-                outcome = await tools.mediator.attempt(delivery.pointer, timeout_s)
+                outcome = await self._tools.mediator.attempt(delivery.pointer, timeout_s)
             except Exception as error:  # a bug of ours must not cost a slot or a message
                 outcome = policy.interpret_failure(error)
                 self._judge.warn(Severity.WARN, f"attempt failed unexpectedly: {error!r}")
@@ -323,8 +325,7 @@ class Pool:
 
     def _end_attempt(self, delivery: Delivery, outcome: Outcome | None, now: float) -> None:
         """Tell breaker and shares that the attempt ended, and let go who waited for that. None: it was cut off."""
-        target = delivery.pointer.mediation_target
-        self._endpoints.end(target, delivery.attempt_at, now, outcome)
+        self._endpoints.end(target := delivery.pointer.mediation_target, delivery.attempt_at, now, outcome)
         if self._scheduler.gates:
             openings = self._endpoints.openings(target, self._scheduler.gates, self.limits.concurrency, now)
             for gate, groups in list(openings):
@@ -348,6 +349,8 @@ class Pool:
                 self._nack(delivery, after_s if delivery.returns_in_order else 0.0)
             case Retry(after_s) if self._leaves(delivery) or self._has_to_leave(delivery):
                 self._give_back(delivery, after_s, FailureScope.GROUP if delivery.ordered else None)
+            case Retry() if not delivery.source.holds(delivery):
+                self._lose(delivery)  # what comes of its group must not wait for it
             case Retry(after_s):
                 self.stats.retried += 1
                 self._hold(delivery, after_s, f"retry after {delivery.failures} failed attempts")
@@ -443,8 +446,3 @@ class Pool:
     def _tell_room(self) -> None:
         if self.admission.asked_in_vain and (self.draining or self.room):
             self.admission.tell()
-
-
-def _is_shown_again(delivery: Delivery) -> bool:
-    """Whether a message can go back, or is lost itself, when one before it was lost."""
-    return delivery.returns_in_order or not delivery.source.holds(delivery)

@@ -5,13 +5,14 @@ from typing import Final
 
 import structlog
 
-from flowcatalyst.message import DEFAULT_POOL, Delivery, Severity, adopt_receipt, named_group
+from flowcatalyst.message import DEFAULT_POOL, UNREADABLE, Delivery, Severity, adopt_receipt, named_group
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.queues.contract import Room
 from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
 from flowcatalyst.routing.pool import Pool
 from flowcatalyst.routing.tracker import Duplicate, InFlightTracker
 
+UNREADABLE_AT_ONCE: Final = 10
 REFUSAL_S: Final = 10.0  # always the same: that a pool is full is no failure of the message
 
 log = structlog.get_logger("flowcatalyst.router")
@@ -80,6 +81,7 @@ class Router:
     def room(self) -> Room:
         """How many messages each pool asks for now. Whoever gets a 0 here is told when it is no longer true."""
         pools = {code: pool.asked_room() for code, pool in self.pools.items()}
+        pools[UNREADABLE] = UNREADABLE_AT_ONCE  # they take no place, and may be in front of something for a pool
         return Room(pools, pools.get(DEFAULT_POOL, DEFAULT_POOL_LIMITS.effective_capacity))
 
     def has_room(self, codes: Collection[str] | None = None) -> bool:

@@ -13,7 +13,7 @@ from flowcatalyst.clock import SystemClock
 from flowcatalyst.delivery.contract import MAX_BODY_BYTES, Response, parse_target
 from flowcatalyst.delivery.egress import EgressGuard
 from flowcatalyst.delivery.http1 import Http1Client
-from flowcatalyst.delivery.http1_connection import MAX_HEAD_BYTES
+from flowcatalyst.delivery.http1_connection import MAX_HEAD_BYTES, Connection
 from flowcatalyst.delivery.http1_pool import REST_EVERY
 from flowcatalyst.delivery.resolver import Address
 from flowcatalyst.delivery.tls import client_context
@@ -261,6 +261,25 @@ async def test_part_of_a_response_is_no_response(part: bytes) -> None:
         call.close()
 
     await assert_breaks(half, "before its response was complete")
+
+
+async def test_a_connection_that_ends_as_soon_as_it_is_made_leaves_its_place_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dial = Http1Client._dial
+
+    async def dial_in_vain(*args: Any) -> Connection:
+        connection = await dial(*args)
+        asyncio.get_running_loop().call_soon(connection.discard)  # before anybody who waits for it goes on
+        return connection
+
+    async with raw_server(always(reply())) as server, client(max_connections_per_origin=1) as http:
+        with monkeypatch.context() as patch:
+            patch.setattr(Http1Client, "_dial", dial_in_vain)
+            for _ in range(3):
+                with pytest.raises(ConnectError, match="closed the connection at once"):
+                    await post(http, server.url())
+        assert (await post(http, server.url())).status == 200
 
 
 async def test_reset_breaks_the_connection() -> None:

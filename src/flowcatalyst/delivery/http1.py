@@ -166,9 +166,10 @@ class Http1Client:
                 )
                 for dial in done:
                     error = dial.exception()
-                    if error is None:
+                    if error is None and dial.result().usable:  # it may have ended since its dial did
                         del dials[dial]
                         return dial.result()
+                    error = error or ConnectionResetError("the server closed the connection at once")
                     if not isinstance(error, OSError | ValueError):  # ValueError: TLS cannot verify such a host name
                         raise error
                     failures.append(f"{dials.pop(dial)}: {error}")
@@ -190,8 +191,6 @@ class Http1Client:
         if self._closed:
             connection.discard()
             raise ConnectError("the HTTP client was closed")
-        if not connection.usable:
-            raise ConnectionResetError("the server closed the connection at once")
         return connection
 
 

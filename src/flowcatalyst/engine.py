@@ -57,6 +57,7 @@ class _Leaving:
     name: str
     queue: Queue
     settler: Settler
+    consumer: Consumer
     polling: "list[asyncio.Task[None]]"
 
 
@@ -172,7 +173,24 @@ class Engine:
         consumer = self.consumers.pop(name)
         consumer.stop()
         settler = self.settlers.pop(name)
-        self._leaving.append(_Leaving(name, self.queues.pop(name), settler, self._consuming.pop(name)))
+        self._leaving.append(_Leaving(name, self.queues.pop(name), settler, consumer, self._consuming.pop(name)))
+
+    def take_back_queue(self, name: str) -> bool:
+        """Poll a queue again that was removed and has not left yet. False if there is none.
+
+        Another connection beside the one it has would be shown messages of the same groups: if both are lost, a broker
+        may show the later ones first.
+        """
+        leaving = next((leaving for leaving in reversed(self._leaving) if leaving.name == name), None)
+        if leaving is None:
+            return False
+        self._leaving.remove(leaving)
+        self.queues[name], self.settlers[name] = leaving.queue, leaving.settler
+        self.consumers[name], self._consuming[name] = leaving.consumer, leaving.polling
+        leaving.queue.fit(self.router.capacity)
+        leaving.consumer.resume()
+        self._start_polling(name)
+        return True
 
     async def forget_left(self) -> None:
         """Close removed queues of which nothing is left here, and drop removed pools; to be called now and then."""

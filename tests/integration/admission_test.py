@@ -116,6 +116,44 @@ def test_a_group_does_not_wait_for_a_message_that_was_lost_with_its_connection_d
     run_virtual(play())
 
 
+def test_groups_that_wait_for_a_message_to_come_back_take_no_place_in_their_pool() -> None:
+    """Their queue has them; what another endpoint could take goes on, however many they are."""
+
+    async def play() -> None:
+        world = World(0.0, POOL=PoolLimits(concurrency=5, capacity=10, parked_limit=10))
+        world.queue("embedded")
+        world.queue("ordered")  # another queue could have messages of the same groups
+        for n in range(60):
+            world.hosts.refuse(f"busy{n}", interpret(429, "3600", b"", 0.0))
+        await world.publish("embedded", *spread("busy", 60, "POOL", SILENT))
+        async with world.running():
+            await world.seconds_until_answered(names("busy", 60), 20.0)
+            await world.publish("embedded", *spread("fine", 20, "POOL"))
+            assert await world.seconds_until_answered(names("fine", 20)) < 2.0
+            assert set(world.started("busy")) == names("busy", 60)
+
+    run_virtual(play())
+
+
+@any_kind
+@pytest.mark.parametrize(("slots", "hanging"), [(20, 1), (20, 2), (20, 4), (3, 1)])
+def test_paths_that_hang_do_not_stop_a_healthy_one_of_their_host_that_nobody_knows_yet(
+    kind: QueueKind, slots: int, hanging: int
+) -> None:
+    async def play() -> None:
+        world = World(POOL=PoolLimits(concurrency=slots))
+        world.queue(kind)
+        for n in range(hanging):
+            world.hosts.hanging.add(f"http://host.test/hangs{n}")
+            await world.publish(kind, *spread(f"hangs{n}-", 200, "POOL", f"http://host.test/hangs{n}"))
+        async with world.running():
+            await asyncio.sleep(5)
+            await world.publish(kind, *spread("fine", 100, "POOL", "http://host.test/fine"))
+            assert await world.seconds_until_answered(names("fine", 100)) < 100 * 0.1 + 5.0
+
+    run_virtual(play())
+
+
 @any_kind
 def test_a_hot_group_does_not_keep_a_slot_idle(kind: QueueKind) -> None:
     async def play() -> None:
@@ -344,7 +382,7 @@ def test_with_its_parked_limit_reached_a_pool_stops_an_unordered_queue_with_a_wa
             assert rig.queue.polls == polls
             [warning] = rig.warnings.list()
             assert warning.code is WarningCode.QUEUE_FULL
-            assert "pool STUCK is full, with 10 messages parked" in warning.message
+            assert "pool STUCK is full, with 15 messages" in warning.message
             rig.endpoint.latency_s = 0.1
             async with asyncio.timeout(300):
                 await rig.until_empty()

@@ -115,8 +115,8 @@ class TestOpen:
 class TestHalfOpen:
     def test_admits_at_most_three_probes(self) -> None:
         breaker = half_open(at=5.0, probes=3)
-        assert breaker.admit(5.0) == 10.0
-        assert breaker.admit(6.5) == 11.5
+        assert breaker.admit(5.0) == 6.0
+        assert breaker.admit(6.5) == 7.5
         assert breaker.rejected == 2
 
     def test_three_successes_close_it(self) -> None:
@@ -137,7 +137,7 @@ class TestHalfOpen:
     def test_successes_leave_no_place_for_a_fourth_probe(self) -> None:
         breaker = half_open(probes=3)
         breaker.record(OK, 6.0, 5.0)
-        assert breaker.admit(6.0) == 11.0
+        assert breaker.admit(6.0) == 7.0
 
     def test_one_failure_opens_it_for_another_five_seconds(self) -> None:
         breaker = half_open(at=5.0, probes=2)
@@ -200,7 +200,7 @@ class TestHalfOpen:
         breaker = half_open(probes=1)
         for _ in range(5):
             breaker.withdraw(5.0)
-        assert [breaker.admit(5.0) for _ in range(4)] == [None, None, None, 10.0]
+        assert [breaker.admit(5.0) for _ in range(4)] == [None, None, None, 6.0]
 
     def test_withdraw_in_the_closed_state_changes_nothing(self) -> None:
         breaker = Breaker()

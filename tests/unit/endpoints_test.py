@@ -41,15 +41,31 @@ def start_all(table: Endpoints, target: str, now: float = 0.0) -> Gate:
 
 
 class TestGates:
-    def test_endpoint_without_answers_waits_at_its_origin_first_since_both_have_half(self) -> None:
-        assert start_all(endpoints(), A) == Gate(ORIGIN_A)
+    def test_endpoint_without_answers_waits_for_itself_although_its_origin_has_no_more_than_it(self) -> None:
+        assert start_all(endpoints(), A) == Gate(endpoint_of(A))
 
-    def test_paths_of_one_host_share_what_their_origin_has_and_one_slot_more_for_a_path_that_has_none(self) -> None:
+    def test_paths_of_one_host_share_what_their_origin_has_and_some_slots_more_for_paths_that_have_none(self) -> None:
         table = endpoints()
         start_all(table, A)
         assert table.admit(B, SLOTS, 0.0) is None
-        assert table.admit(f"{HOST}/third", SLOTS, 0.0) == Gate(ORIGIN_A)
+        assert table.admit(B, SLOTS, 0.0) == Gate(ORIGIN_A)
+        for number in range(4):
+            assert table.admit(f"{HOST}/{number}", SLOTS, 0.0) is None
+        assert table.admit(f"{HOST}/last", SLOTS, 0.0) == Gate(ORIGIN_A)
         assert table.admit(C, SLOTS, 0.0) is None
+
+    def test_host_that_timed_out_gets_one_slot_more_for_a_path_that_has_none(self) -> None:
+        table = endpoints()
+        attempt(table, A, TIMED_OUT)
+        assert table.admit(A, SLOTS, 0.0) is None
+        assert table.admit(B, SLOTS, 0.0) is None
+        assert table.admit(f"{HOST}/third", SLOTS, 0.0) == Gate(ORIGIN_A)
+
+    def test_last_slot_is_kept_for_other_hosts(self) -> None:
+        table = endpoints()
+        assert table.admit(A, 2, 0.0) is None
+        assert table.admit(B, 2, 0.0) == Gate(ORIGIN_A)
+        assert table.admit(C, 2, 0.0) is None
 
     def test_path_that_hangs_does_not_stop_another_of_its_host(self) -> None:
         table = endpoints()
@@ -60,7 +76,7 @@ class TestGates:
     def test_host_that_hangs_gets_no_share_for_each_of_its_paths(self) -> None:
         table = endpoints()
         started = sum(table.admit(f"{HOST}/orders/{number}", SLOTS, 0.0) is None for number in range(SLOTS))
-        assert started == SLOTS // 2 + 1
+        assert started == SLOTS // 2 + SLOTS // 4
 
     def test_open_breaker_is_a_gate_that_says_when_to_come_again(self) -> None:
         table = endpoints()
@@ -96,14 +112,14 @@ class TestEnd:
             attempt(table, A, None, took_s=900.0)
         assert repr(breakers.get(endpoint_of(A))) == "<Breaker CLOSED 0/0 failed>"
         assert (breakers.get(endpoint_of(A)).under_way, table.timeout_s(A, 0.0)) == (0, None)
-        assert start_all(table, A, 900.0) == Gate(ORIGIN_A)
+        assert start_all(table, A, 900.0) == Gate(endpoint_of(A))
 
     def test_timeout_makes_the_deadline_of_the_next_attempt_short(self) -> None:
         table = endpoints()
         attempt(table, A, TIMED_OUT)
         assert table.timeout_s(A, 0.0) == 10.0
         assert table.admit(A, SLOTS, 0.0) is None
-        assert table.admit(A, SLOTS, 0.0) == Gate(ORIGIN_A)
+        assert table.admit(A, SLOTS, 0.0) == Gate(endpoint_of(A))
 
     @pytest.mark.parametrize(("took_s", "hung"), [(HANGS_S, True), (HANGS_S - 0.1, False)])
     def test_connection_that_took_long_to_fail_counts_like_a_timeout(self, took_s: float, hung: bool) -> None:
@@ -157,7 +173,7 @@ class TestOpenings:
         table = endpoints()
         attempt(table, C, OK)  # somebody else is known, so that a tenth stays free
         attempt(table, A, OK)
-        assert start_all(table, A) == Gate(ORIGIN_A)
+        assert start_all(table, A) == Gate(endpoint_of(A))
         table.end(A, 0.0, 1.0, OK)
         assert (ORIGIN_A, 1) in list(table.openings(A, [ORIGIN_A], SLOTS, 1.0))
 
@@ -170,8 +186,15 @@ class TestOpenings:
     def test_full_gate_stays_shut(self) -> None:
         table = endpoints()
         start_all(table, A)
+        for number in range(5):
+            assert table.admit(f"{HOST}/{number}", SLOTS, 0.0) is None
         attempt(table, C, OK)
         assert dict(table.openings(C, [ORIGIN_A], SLOTS, 0.0)).get(ORIGIN_A, 0) == 0
+
+    def test_gate_of_a_host_lets_one_go_for_a_path_that_may_have_nothing_yet(self) -> None:
+        table = endpoints()
+        start_all(table, A)
+        assert dict(table.openings(A, [ORIGIN_A], SLOTS, 0.0))[ORIGIN_A] == 1
 
     def test_attempt_at_one_endpoint_lets_those_go_who_wait_at_another_with_slots_left(self) -> None:
         table = endpoints()
@@ -215,4 +238,4 @@ class TestExplanation:
     def test_gate_of_a_share_says_how_much_is_used(self) -> None:
         table = endpoints()
         gate = start_all(table, A)
-        assert table.explain(gate.name, SLOTS) == (f"a slot for {ORIGIN_A}, which has its share: 10 of 20", None)
+        assert table.explain(gate.name, SLOTS) == (f"a slot for {A}, which has its share: 10 of 20", None)

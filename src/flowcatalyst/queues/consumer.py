@@ -48,6 +48,7 @@ class Consumer:
         self.trouble = ""  # why the newest poll failed; empty when it did not
         self.restarts = 0
         self.waits_for_room = False  # the pools ask for nothing, so it does not poll
+        self._loop = 0  # number of the poll loop that counts
         self._polls_since = clock.monotonic()  # when it began, or began again, to poll
         self._queue = queue
         self._settler = settler
@@ -69,12 +70,19 @@ class Consumer:
         if not self._stop_asked.done():
             self._stop_asked.set_result(None)
 
+    def resume(self) -> None:
+        """After `stop`. The caller runs a new poll loop."""
+        self._stop_asked = asyncio.get_running_loop().create_future()
+        self._loop += 1
+        self._polls_since = self._clock.monotonic()
+
     def restart(self) -> None:
         """Give up the poll loop that runs: it hangs. It ends by itself and nacks what its poll still brings.
 
         The caller runs a new one.
         """
         self.restarts += 1
+        self._loop += 1
         self._polls_since = self._clock.monotonic()
 
     def silent_s(self, now: float) -> float:
@@ -83,7 +91,7 @@ class Consumer:
 
     async def run(self) -> None:
         """Poll until stopped or restarted."""
-        mine = self.restarts
+        mine = self._loop
         while self._goes_on(mine):
             await self._wait_for_room()
             if not self._goes_on(mine):
@@ -97,7 +105,7 @@ class Consumer:
                 await self._has_failed(repr(error))
 
     def _goes_on(self, loop: int) -> bool:
-        return loop == self.restarts and not self._stop_asked.done()
+        return loop == self._loop and not self._stop_asked.done()
 
     # When to poll
 
@@ -126,7 +134,7 @@ class Consumer:
         full = next((pool for pool in self._router.all_pools() if pool.is_full and pool.code in self._fed), None)
         if full is None:
             return False
-        text = f"pool {full.code} is full, with {full.limits.parked_limit} messages parked"
+        text = f"pool {full.code} is full, with {full.size} messages"
         text += f": queue {self._queue.name} is not polled until there is room"
         self._warnings.add(WarningCode.QUEUE_FULL, Severity.WARN, text, "consumer")
         full.admission.note(0)  # whatever others may be told
@@ -159,7 +167,7 @@ class Consumer:
         self._has_succeeded()
         # Where a message that is nacked would come after its followers, the queue serves one receive after the other:
         # what a loop that was replaced still gets comes before what the new one will get.
-        if self._stop_asked.done() or (loop != self.restarts and capabilities.ordered_redelivery):
+        if self._stop_asked.done() or (loop != self._loop and capabilities.ordered_redelivery):
             self._nack_unrouted(batch)
             return
         if unreadable := self._route(batch):

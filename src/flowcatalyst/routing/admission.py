@@ -10,6 +10,7 @@ from flowcatalyst.routing.rate import SlidingWindow
 LOOK_AHEAD_S: Final = 0.25
 MOST_DOUBLINGS: Final = 10
 LOOKS_END_S: Final = 1.0  # without a look, after which the next one begins small again
+MOST_AWAITED: Final = 100_000  # groups that wait for a nacked message: they cost memory, but no work
 GRAIN_S: Final = 0.001  # a timer may ring this much early
 
 
@@ -43,8 +44,8 @@ class Admission:
             if not idle or self._rate.next_permit_at(now) > now:
                 return 0
             wanted = self._look_left if now + GRAIN_S < self.looks_ahead_at else self._look(some)
-        allowed = limits.most - len(scheduler) - scheduler.awaiting
-        if allowed >= some:
+        allowed = limits.most - len(scheduler)
+        if allowed >= some and scheduler.awaiting < MOST_AWAITED:
             return max(0, min(wanted, allowed))
         # It holds all it may: only what its groups wait for is taken, and looked for now and then.
         return some if scheduler.awaiting and self._now() + GRAIN_S >= self.looks_ahead_at else 0

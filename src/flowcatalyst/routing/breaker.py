@@ -8,6 +8,7 @@ from flowcatalyst.routing.shares import SLOW_S, probe_timeout_s, slowest
 WINDOW_CALLS = 10
 FAILURE_RATIO = 0.5
 OPEN_S = 5.0
+PROBING_S = 1.0  # after which one who is not told how the probes end looks again
 SUCCESSES_TO_CLOSE = 3
 IDLE_EVICTION_S = 3600.0
 MAX_BREAKERS = 10_000
@@ -76,7 +77,7 @@ class Breaker:
             self.under_way += 1
             return None
         self.rejected += 1
-        return now + OPEN_S  # all probes are under way; their end decides
+        return now + PROBING_S  # all probes are under way, perhaps of another pool; their end decides
 
     @property
     def timeout_s(self) -> float | None:

@@ -62,14 +62,16 @@ class Endpoints:
         if origin.in_flight and (
             not self._is_only_one or origin.timeouts or now - origin.answered_at > ANSWERS_COUNT_S
         ):
-            # One more than its share for a path that has nothing yet, if that leaves a slot to other hosts.
-            spare = not endpoint.in_flight and self._in_flight + 1 < slots
-            if origin.in_flight >= self._origins.limit(origin, slots, self._in_flight, now) + spare:
-                return Gate(origin.name)
+            # The path first: one that hangs waits for itself, not among those who could go if its host had a slot.
             if endpoint.in_flight and endpoint.in_flight >= self._endpoints.limit(
                 endpoint, slots, self._in_flight, now
             ):
                 return Gate(endpoint.name)
+            limit = self._origins.limit(origin, slots, self._in_flight, now)
+            if origin.in_flight >= limit and (
+                endpoint.in_flight or origin.in_flight >= self._stretched(origin, limit, slots)
+            ):
+                return Gate(origin.name)
         to.breaker = breaker = self._breakers.get(endpoint.name)
         probe_at = breaker.admit(now)
         if probe_at is not None:
@@ -79,6 +81,15 @@ class Endpoints:
         origin.in_flight += 1
         endpoint.used_at = origin.used_at = now
         return None
+
+    def _stretched(self, origin: Share, limit: int, slots: int) -> int:
+        """How many attempts an origin may have for the sake of a path that has none yet: the others may be what hangs.
+
+        Half of what its share leaves free, so that other hosts find slots, unless it timed out itself; and one, if that
+        leaves a slot to other hosts, which may come any time.
+        """
+        half = 0 if origin.timeouts else (slots - self._in_flight + origin.in_flight - limit) // 2
+        return limit + max(half, self._in_flight + 1 < slots)
 
     def timeout_s(self, target: str, now: float) -> float | None:
         """The deadline of an attempt that was just admitted where it has to be short; None: the usual one."""
@@ -144,7 +155,11 @@ class Endpoints:
         for name in dict.fromkeys([self._endpoint_of(target), self._origin_of(target), *some]):
             shares = self._origins if self._origins.find(name) else self._endpoints
             share = shares.find(name)
-            groups = 1 if share is None else shares.limit(share, slots, self._in_flight, now) - share.in_flight
+            groups = 1
+            if share is not None:
+                limit = shares.limit(share, slots, self._in_flight, now)
+                stretched = shares is self._origins and share.in_flight < self._stretched(share, limit, slots)
+                groups = max(limit - share.in_flight, stretched)
             breaker = self._breakers.find(name)
             if breaker is not None and breaker.state is not BreakerState.CLOSED:
                 # An open one is tried again when its time comes.

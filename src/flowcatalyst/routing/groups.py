@@ -54,7 +54,7 @@ class GroupScheduler:
         self._acking: set[Delivery] = set()
         self._ready_high: OrderedDict[Group, None] = OrderedDict()
         self._ready: OrderedDict[Group, None] = OrderedDict()
-        # What groups wait at, in the order in which they were opened last or came up.
+        # What groups wait at, in the order in which it was looked at last or came up.
         self.gates: OrderedDict[str, OrderedDict[Group, None]] = OrderedDict()
         self._holds: list[tuple[float, int, Group]] = []
         self._hold_count = 0  # breaks ties in the heap: equal times end in the order they began
@@ -248,6 +248,13 @@ class GroupScheduler:
             heappop(self._holds)
         return self._holds[0][0] if self._holds else None
 
+    def gates_in_turn(self) -> Iterator[str]:
+        """The gates, those first that were not looked at for longest."""
+        for _ in range(len(self.gates)):
+            gate = next(iter(self.gates))
+            self.gates.move_to_end(gate)
+            yield gate
+
     def open(self, gate: str, groups: int) -> None:
         """Let so many groups that wait at a gate go, those first that came first; they come before other ready ones."""
         waiting = self.gates.get(gate)
@@ -258,9 +265,7 @@ class GroupScheduler:
             self._leave_gate(group)
             self._make_ready(group)
             (self._ready_high if group.urgent else self._ready).move_to_end(group, last=False)
-        if waiting:
-            self.gates.move_to_end(gate)
-        else:
+        if not waiting:
             del self.gates[gate]
 
     # Messages out

@@ -14,7 +14,7 @@ from flowcatalyst.message import DEFAULT_POOL, Ack, Delivery, Nack, Outcome, Rej
 from flowcatalyst.observe.stats import PoolStats
 from flowcatalyst.observe.windows import PoolWindows
 from flowcatalyst.routing import policy
-from flowcatalyst.routing.admission import GRAIN_S, Admission
+from flowcatalyst.routing.admission import GRAIN_S, MOST_AWAITED, Admission
 from flowcatalyst.routing.alarm import Alarm
 from flowcatalyst.routing.endpoints import Endpoints, Gate
 from flowcatalyst.routing.explain import Wait, explain
@@ -88,8 +88,8 @@ class Pool:
 
     @property
     def is_full(self) -> bool:
-        """It holds all it may, parked ones included; what its groups wait for has its place."""
-        return len(self._scheduler) + self._scheduler.awaiting >= self._most
+        """It holds all it may, parked ones included; what its groups wait for comes in all the same."""
+        return len(self._scheduler) >= self._most or self._scheduler.awaiting >= MOST_AWAITED
 
     @property
     def room(self) -> int:
@@ -292,6 +292,8 @@ class Pool:
             self.admission.begin_looks()
         self._scheduler.wait_at(delivery, gate.name, blocked=gate.probe_at is not None)
         self._endpoints.try_later(gate, now)
+        if gate.name != (origin := self._tools.origin_of(delivery.pointer.mediation_target)):
+            self._scheduler.open(origin, 1)  # it may have come from there: its turn is another one's
 
     def _end_waits(self, now: float) -> None:
         """Make ready what waited for a time that has come."""
@@ -327,7 +329,7 @@ class Pool:
         """Tell breaker and shares that the attempt ended, and let go who waited for that. None: it was cut off."""
         self._endpoints.end(target := delivery.pointer.mediation_target, delivery.attempt_at, now, outcome)
         if self._scheduler.gates:
-            openings = self._endpoints.openings(target, self._scheduler.gates, self.limits.concurrency, now)
+            openings = self._endpoints.openings(target, self._scheduler.gates_in_turn(), self.limits.concurrency, now)
             for gate, groups in list(openings):
                 self._scheduler.open(gate, groups)
             if self._scheduler.has_ready:  # perhaps for more slots than the one that is free now

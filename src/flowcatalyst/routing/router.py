@@ -122,7 +122,7 @@ class Router:
                 refused.add((pool, delivery.group))
                 delivery.source.nack(delivery, REFUSAL_S)
         for pool in {pool for pool, _ in refused if pool.is_full}:
-            text = f"pool {pool.code} is full, with {pool.limits.parked_limit} messages parked: others go back"
+            text = f"pool {pool.code} is full, with {pool.size} messages: others go back"
             self._warnings.add(WarningCode.QUEUE_FULL, Severity.WARN, text, "router")
 
     def _is_refused(self, delivery: Delivery, pool: Pool, refused: set[tuple[Pool, str | None]]) -> bool:

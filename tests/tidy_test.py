@@ -27,6 +27,7 @@ PURE = [
             "groups",
             "policy",
             "rate",
+            "blocked",
             "breaker",
             "tracker",
             "limits",

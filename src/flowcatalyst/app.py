@@ -26,6 +26,7 @@ from flowcatalyst.operations.config_source import sources_from
 from flowcatalyst.operations.config_sync import ConfigSync
 from flowcatalyst.operations.dead_letters import DeadLetters
 from flowcatalyst.operations.notify import Notifier
+from flowcatalyst.operations.outages import DEAD_LETTER_PERIOD_S, DeadLetterOutages, OutageLimits
 from flowcatalyst.operations.router_config import QueueConfig, RouterConfig, difference
 from flowcatalyst.operations.standby import Standby
 from flowcatalyst.operations.warnings import WarningCode, WarningLog
@@ -63,6 +64,9 @@ class App:
         self.factory = QueueFactory(self.store, settings, self.clock)
         self.factory.add_publishers(self.config.queues.values())
         self.fence = Fence()
+        self.dead_letter_outages = DeadLetterOutages(
+            self.dead_letters.count_newer, self.warnings, settings.health.dead_letters_s
+        )
         self.engine = self._new_engine()  # of the present term of work; of the latest one if there will be no other
         self.stopped_clean = True  # everything in hand was settled or given back at the end of the latest term
         self.unsettled = 0  # what was not, if not
@@ -235,7 +239,11 @@ class App:
                 await self.factory.close(name, queue)
 
     def _new_engine(self) -> Engine:
-        return Engine(self.dead_letters, self.warnings, self.clock, self.fence)
+        health = self.settings.health
+        limits = OutageLimits(health.endpoint_down_s, health.group_blocked_s)
+        engine = Engine(self.dead_letters, self.warnings, self.clock, self.fence, limits)
+        engine.watches.add("dead letters", DEAD_LETTER_PERIOD_S, self.dead_letter_outages.look)
+        return engine
 
     async def apply(self, config: RouterConfig) -> None:
         """Put a configuration in force: at once if at work, else at the next term.

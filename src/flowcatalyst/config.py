@@ -222,6 +222,18 @@ class NotificationSettings(Section):
     min_severity: Literal["WARN", "ERROR", "CRITICAL"] = Field("WARN", description="The least that is sent")
 
 
+class HealthSettings(Section):
+    """When the router says that somebody should look."""
+
+    endpoint_down_s: float = Field(
+        60.0, gt=0, description="How long the attempts at an endpoint fail, or hang, before it counts as down"
+    )
+    group_blocked_s: float = Field(
+        900.0, gt=0, description="How long a group waits for a message that fails before it counts as blocked"
+    )
+    dead_letters_s: float = Field(900.0, gt=0, description="How long a dead letter counts as new")
+
+
 class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
         "info", description="info logs every attempt, warning only those that failed"
@@ -260,6 +272,7 @@ class Settings(BaseSettings):
     standby: StandbySettings = Field(default_factory=StandbySettings)
     auth: AuthSettings = Field(default_factory=AuthSettings)
     notifications: NotificationSettings = Field(default_factory=NotificationSettings)
+    health: HealthSettings = Field(default_factory=HealthSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
     @model_validator(mode="after")

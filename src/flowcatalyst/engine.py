@@ -13,7 +13,15 @@ import structlog
 from flowcatalyst.clock import Clock
 from flowcatalyst.delivery.mediator import endpoint_of, origin_of
 from flowcatalyst.message import Severity
-from flowcatalyst.operations.warnings import WarningCode, WarningSink
+from flowcatalyst.operations.outages import (
+    DEFAULT_OUTAGE_LIMITS,
+    ENDPOINT_PERIOD_S,
+    GROUP_PERIOD_S,
+    EndpointOutages,
+    GroupOutages,
+    OutageLimits,
+)
+from flowcatalyst.operations.warnings import WarningBook, WarningCode
 from flowcatalyst.operations.watch import (
     BACKLOG_PERIOD_S,
     BREAKER_PERIOD_S,
@@ -29,6 +37,7 @@ from flowcatalyst.operations.watch import (
 from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.queues.settle import Settler
+from flowcatalyst.routing.blocked import BlockedGroups
 from flowcatalyst.routing.breaker import Breakers
 from flowcatalyst.routing.fence import Fence
 from flowcatalyst.routing.limits import PoolLimits
@@ -65,11 +74,21 @@ class Engine:
     """Everything between the queues and the HTTP clients. Starts once and stops once."""
 
     def __init__(
-        self, dead_letters: DeadLetterSink, warnings: WarningSink, clock: Clock, fence: Fence | None = None
+        self,
+        dead_letters: DeadLetterSink,
+        warnings: WarningBook,
+        clock: Clock,
+        fence: Fence | None = None,
+        outages: OutageLimits = DEFAULT_OUTAGE_LIMITS,
     ) -> None:
         self.tracker = InFlightTracker()
         self.breakers = Breakers()
         self.router = Router(self.tracker, warnings, self._make_pool)
+        self._blocked = BlockedGroups()
+        self.endpoint_outages = EndpointOutages(
+            self.breakers, self.router.all_pools, clock, warnings, outages.endpoint_down_s
+        )
+        self.group_outages = GroupOutages(self._blocked, self.tracker.owned, clock, warnings, outages.group_blocked_s)
         self.settlers: dict[str, Settler] = {}
         self.consumers: dict[str, Consumer] = {}
         self.stopping = False
@@ -115,6 +134,7 @@ class Engine:
             spawn=self._slots.spawn,
             delays=delays,
             fence=self._fence,
+            blocked=self._blocked,
             several_queues=lambda: len(self.queues) + len(self._leaving) > 1,
         )
         self.router.apply(pools)
@@ -135,6 +155,8 @@ class Engine:
         leaks = LeakDetector(self.tracker, self.router, self.settlers, warnings)
         watches.add("leaks", LEAK_PERIOD_S, leaks.look)
         watches.add("backlog", BACKLOG_PERIOD_S, Backlog(self.queues, warnings).look)
+        watches.add("endpoints", ENDPOINT_PERIOD_S, self.endpoint_outages.look)
+        watches.add("blocked groups", GROUP_PERIOD_S, self.group_outages.look)
         watches.add("pool windows", WINDOW_PERIOD_S, self._take_window_snapshots)
 
     async def _take_window_snapshots(self) -> None:

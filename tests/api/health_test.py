@@ -12,6 +12,7 @@ from flowcatalyst.config import Settings
 from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Severity
 from flowcatalyst.operations.health import SILENT_STORAGE_S
+from flowcatalyst.operations.outages import DownEndpoint
 from flowcatalyst.operations.standby import StandbyState
 from flowcatalyst.operations.warnings import WarningCode
 from flowcatalyst.operations.watch import SILENT_CONSUMER_S
@@ -248,16 +249,56 @@ async def test_a_watcher_that_is_late_is_a_warning(router: Running) -> None:
     await assert_one_reason(router, "WARNING", "watcher", "watcher of leases is late")
 
 
-async def test_a_critical_warning_counts_until_somebody_acknowledges_it(router: Running) -> None:
+async def test_a_warning_that_is_an_error_or_worse_counts_until_somebody_acknowledges_it(router: Running) -> None:
     warnings = router.app.warnings
-    warnings.add(WarningCode.ROUTING, Severity.ERROR, "not that bad", "router")
+    warnings.add(WarningCode.ROUTING, Severity.WARN, "not that bad", "router")
     assert (await health(router))["status"] == "HEALTHY"
+    warnings.add(WarningCode.CONFIGURATION, Severity.ERROR, "HTTP 404 from http://shop.test/", "mediator")
+    await assert_one_reason(router, "WARNING", "warnings", "a warning that nobody", "ERROR CONFIGURATION", "HTTP 404")
     warnings.add(WarningCode.PROCESSING, Severity.CRITICAL, "no room on the disk", "consumer")
-    await assert_one_reason(router, "WARNING", "warnings", "a critical warning", "PROCESSING", "no room on the disk")
-    warnings.add(WarningCode.ROUTING, Severity.CRITICAL, "worse", "router")
-    await assert_one_reason(router, "WARNING", "warnings", "2 critical warnings", "worse")
-    await router.client.post("/monitoring/warnings/acknowledge?severity=CRITICAL")
+    warnings.add(WarningCode.CONFIGURATION, Severity.ERROR, "HTTP 400 from http://shop.test/", "mediator")
+    await assert_one_reason(router, "WARNING", "warnings", "3 warnings", "CRITICAL PROCESSING", "no room on the disk")
+    await router.client.post("/monitoring/warnings/acknowledge")
     assert (await health(router))["status"] == "HEALTHY"
+
+
+async def test_what_is_over_is_no_reason_even_if_nobody_acknowledged_it(router: Running) -> None:
+    warnings = router.app.warnings
+    for code in (WarningCode.ENDPOINT_DOWN, WarningCode.GROUP_BLOCKED, WarningCode.QUEUE_UNAVAILABLE):
+        warnings.add(code, Severity.ERROR, "it was so", "somebody")
+    assert (await health(router))["status"] == "HEALTHY"
+
+
+async def test_an_endpoint_that_is_down_is_a_reason_and_its_breaker_no_second_one(router: Running) -> None:
+    open_breaker(router, "http://shop.test/")
+    since = router.app.clock.monotonic() - 300
+    router.app.engine.endpoint_outages.down["http://shop.test/"] = DownEndpoint(since, "HTTP 503")
+    await assert_one_reason(router, "WARNING", "endpoint", "http://shop.test/ is down for 5 minutes: HTTP 503")
+
+
+async def test_of_many_endpoints_that_are_down_some_are_named_and_the_others_counted(router: Running) -> None:
+    since = router.app.clock.monotonic() - 300
+    for n in range(1000):
+        router.app.engine.endpoint_outages.down[f"http://shop.test/{n}"] = DownEndpoint(since, "HTTP 503")
+        open_breaker(router, f"http://mail.test/{n}")
+    found = await health(router)
+    assert [reason["part"] for reason in found["reasons"]] == ["endpoint"] * 6 + ["circuit breaker"] * 6
+    assert found["reasons"][5]["text"] == "995 more endpoints are down"
+    assert found["reasons"][11]["text"] == "995 more circuit breakers are not closed"
+
+
+async def test_a_probe_says_that_somebody_should_look_but_stays_up(router: Running) -> None:
+    answer = await router.client.get("/health")
+    assert (answer.status, answer.json["level"], answer.json["reasons"]) == (200, "HEALTHY", [])
+    down = router.app.engine.endpoint_outages.down
+    for name in ("a", "b"):
+        down[f"http://secret.test/{name}"] = DownEndpoint(0.0, "HTTP 503")
+    answer = await router.client.get("/health")
+    assert (answer.status, answer.json["status"], answer.json["level"]) == (200, "UP", "WARNING")
+    assert answer.json["reasons"] == ["endpoint"]
+    assert "secret.test" not in answer.text  # strangers may ask
+    for path in ("/health/live", "/health/ready", "/health/startup"):
+        assert (await router.client.get(path)).status == 200
 
 
 async def test_the_worst_reason_decides_and_all_are_told(router: Running) -> None:

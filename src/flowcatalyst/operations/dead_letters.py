@@ -14,6 +14,7 @@ from flowcatalyst.queues.contract import Outgoing, Publisher
 from flowcatalyst.sqlite_writer import SqliteWriter
 
 REPLAY_BATCH = 100
+MOST_NEW = 100  # that are counted; bodies may be long, and to count is to read them
 _COLUMNS = "number, message_id, queue, group_id, body, reason, status, excerpt, failures, recorded_at"
 
 
@@ -43,15 +44,20 @@ class DeadLetters:
         schema = files("flowcatalyst.operations").joinpath("dead_letters.sql").read_text()
         self._writer = SqliteWriter(path, schema)
         self._clock = clock
+        self._newest_at = 0.0  # wall; of what this process recorded or found
 
     async def open(self) -> None:
         await self._writer.open()
+        query = "SELECT recorded_at FROM dead_letters ORDER BY number DESC LIMIT 1"
+        newest = await self._writer.read(lambda connection: connection.execute(query).fetchone())
+        self._newest_at = newest[0] if newest else 0.0
 
     async def close(self) -> None:
         await self._writer.close()
 
     async def record(self, delivery: Delivery, reason: str, outcome: Outcome | None) -> None:
         """Keep the message. It is durable when this returns."""
+        self._newest_at = self._clock.wall()
         values = (
             delivery.pointer.id if outcome is not None else "",
             delivery.source.name,
@@ -61,7 +67,7 @@ class DeadLetters:
             None if outcome is None else outcome.status,
             "" if outcome is None else outcome.excerpt,
             delivery.failures,
-            self._clock.wall(),
+            self._newest_at,
         )
         await self._writer.run(lambda connection: _insert(connection, values))
 
@@ -69,6 +75,15 @@ class DeadLetters:
         return await self._writer.read(
             lambda connection: int(connection.execute("SELECT count(*) FROM dead_letters").fetchone()[0])
         )
+
+    async def count_newer(self, seconds: float) -> int:
+        """How many that were recorded within that time are still there, up to `MOST_NEW`."""
+        since = self._clock.wall() - seconds
+        if self._newest_at < since:
+            return 0
+        newest = f"SELECT recorded_at FROM dead_letters ORDER BY number DESC LIMIT {MOST_NEW}"
+        query = f"SELECT count(*) FROM ({newest}) WHERE recorded_at >= ?"
+        return await self._writer.read(lambda connection: int(connection.execute(query, (since,)).fetchone()[0]))
 
     async def list(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
         """Oldest first, those with a number above `after`."""

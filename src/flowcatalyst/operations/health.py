@@ -4,20 +4,27 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 from flowcatalyst.app import App
 from flowcatalyst.errors import FlowCatalystError
 from flowcatalyst.message import Severity
+from flowcatalyst.operations.dead_letters import MOST_NEW
+from flowcatalyst.operations.outages import minutes
 from flowcatalyst.operations.standby import StandbyState
+from flowcatalyst.operations.warnings import WarningCode, WarningFilter
 from flowcatalyst.operations.watch import SILENT_CONSUMER_S
 from flowcatalyst.queues import embedded_jobs
 from flowcatalyst.queues.consumer import Consumer
-from flowcatalyst.routing.breaker import BreakerState
+from flowcatalyst.routing.breaker import Breaker, BreakerState
 from flowcatalyst.tasks import Tasks
 
 ANSWER_WITHIN_S: Final = 0.05  # what a probe waits for the storage
 SILENT_STORAGE_S: Final = 5.0
+NAMED: Final = 5  # endpoints that are named; of the others it says how many they are
+# These have reasons of their own as long as they last. When they are over nobody has to look any more.
+TOLD_BY_REASONS: Final = (WarningCode.ENDPOINT_DOWN, WarningCode.GROUP_BLOCKED, WarningCode.QUEUE_UNAVAILABLE)
 
 
 class Level(StrEnum):
@@ -37,7 +44,16 @@ class Reason:
 
 def assess(app: App) -> tuple[Level, list[Reason]]:
     """The worst level of all reasons, and the reasons. No reason: healthy, also if there is nothing to do."""
-    reasons = [*_consumers(app), *_breakers(app), *_sync(app), *_standby(app), *_watchers(app), *_warnings(app)]
+    reasons = [
+        *_consumers(app),
+        *_endpoints(app),
+        *_groups(app),
+        *_dead_letters(app),
+        *_sync(app),
+        *_standby(app),
+        *_watchers(app),
+        *_warnings(app),
+    ]
     levels = [reason.level for reason in reasons]
     worst = next((level for level in (Level.DEGRADED, Level.WARNING) if level in levels), Level.HEALTHY)
     return worst, reasons
@@ -59,11 +75,46 @@ def _consumers(app: App) -> Iterator[Reason]:
             yield Reason(Level.WARNING, "consumer", f"the latest poll of queue {name} failed: {consumer.trouble}")
 
 
-def _breakers(app: App) -> Iterator[Reason]:
-    for endpoint, breaker in app.breakers.items() if app.at_work else ():
-        if breaker.state is not BreakerState.CLOSED:
-            state = breaker.state.lower().replace("_", " ")
-            yield Reason(Level.WARNING, "circuit breaker", f"the circuit breaker of {endpoint} is {state}")
+def _endpoints(app: App) -> Iterator[Reason]:
+    """Those that are down, and those whose circuit breaker is not closed, which may be a matter of seconds."""
+    if not app.at_work:
+        return
+    now, down = app.clock.monotonic(), app.engine.endpoint_outages.down
+    texts = [f"{name} is down for {minutes(now - one.since)}: {one.why}" for name, one in islice(down.items(), NAMED)]
+    yield from _named("endpoint", texts, len(down), "endpoints are down")
+    broken = [one for one in app.breakers.items() if one[1].state is not BreakerState.CLOSED and one[0] not in down]
+    texts = [f"the circuit breaker of {name} is {_in_words(breaker)}" for name, breaker in broken[:NAMED]]
+    yield from _named("circuit breaker", texts, len(broken), "circuit breakers are not closed")
+
+
+def _in_words(breaker: Breaker) -> str:
+    return breaker.state.lower().replace("_", " ")
+
+
+def _named(part: str, texts: list[str], count: int, what: str) -> Iterator[Reason]:
+    """A reason for each text, and one for those that have none."""
+    for text in texts:
+        yield Reason(Level.WARNING, part, text)
+    if count > len(texts):
+        yield Reason(Level.WARNING, part, f"{count - len(texts)} more {what}")
+
+
+def _groups(app: App) -> Iterator[Reason]:
+    outages = app.engine.group_outages
+    if app.at_work and (blocked := outages.blocked):
+        one, limit = blocked[0], minutes(outages.limit_s)
+        count = "a group is" if len(blocked) == 1 else f"{len(blocked)} groups are"
+        since = minutes(app.clock.monotonic() - one.since)
+        text = f"{one.group} of pool {one.pool} for {since}, behind message {one.message_id} ({one.detail})"
+        yield Reason(Level.WARNING, "group", f"{count} blocked for more than {limit}, the longest: {text}")
+
+
+def _dead_letters(app: App) -> Iterator[Reason]:
+    outages = app.dead_letter_outages
+    if app.at_work and outages.recent:
+        many = f"{MOST_NEW} or more" if outages.recent >= MOST_NEW else str(outages.recent)
+        text = f"{many} dead letters of the last {minutes(outages.limit_s)} are there to be looked at"
+        yield Reason(Level.WARNING, "dead letters", text)
 
 
 def _sync(app: App) -> Iterator[Reason]:
@@ -84,11 +135,19 @@ def _watchers(app: App) -> Iterator[Reason]:
 
 
 def _warnings(app: App) -> Iterator[Reason]:
-    critical = [one for one in app.warnings.list() if one.severity is Severity.CRITICAL and not one.acknowledged]
-    if critical:
-        newest = critical[0]
-        count = "a critical warning" if len(critical) == 1 else f"{len(critical)} critical warnings, the newest"
-        text = f"{count}: {newest.code}: {newest.message}"
+    """What nobody has acknowledged."""
+    counts = app.warnings.open_by_severity()
+    if not counts[Severity.ERROR] and not counts[Severity.CRITICAL]:
+        return
+    serious = [
+        one
+        for one in app.warnings.list(WarningFilter(acknowledged=False))
+        if one.severity in (Severity.ERROR, Severity.CRITICAL) and one.code not in TOLD_BY_REASONS
+    ]
+    if serious:
+        worst = next((one for one in serious if one.severity is Severity.CRITICAL), serious[0])
+        count = "a warning" if len(serious) == 1 else f"{len(serious)} warnings"
+        text = f"{count} that nobody acknowledged: {worst.severity} {worst.code}: {worst.message}"
         yield Reason(Level.WARNING, "warnings", text)
 
 

@@ -41,6 +41,10 @@ class WarningCode(StrEnum):
     QUEUE_SETUP = "QUEUE_SETUP"  # the way it is set up at its broker asks for trouble
     QUEUE_BACKLOG = "QUEUE_BACKLOG"  # long, or growing
     STANDBY = "STANDBY"  # primary or standby now, or the lock cannot be reached
+    ENDPOINT_DOWN = "ENDPOINT_DOWN"  # it failed, or did not answer, for some time
+    ENDPOINT_RECOVERED = "ENDPOINT_RECOVERED"  # it answers again
+    GROUP_BLOCKED = "GROUP_BLOCKED"  # groups wait for a message that fails again and again
+    DEAD_LETTERS = "DEAD_LETTERS"  # messages that will not be delivered
     WATCHER_DIED = "WATCHER_DIED"
     NOTIFICATION_FAILED = "NOTIFICATION_FAILED"
 
@@ -97,6 +101,12 @@ ANY_WARNING: Final = WarningFilter()
 _Shelf = OrderedDict[int, Warning]  # by id, the one not repeated for longest first
 
 
+class WarningBook(WarningSink, Protocol):
+    """A sink for somebody who also knows when a warning is over."""
+
+    def acknowledge_all(self, wanted: WarningFilter) -> int: ...
+
+
 class WarningLog:
     """At most 1,000 different warnings; a repeated one counts up; one not repeated for 8 hours is forgotten.
 
@@ -146,7 +156,8 @@ class WarningLog:
     def acknowledge_all(self, wanted: WarningFilter = ANY_WARNING) -> int:
         """Acknowledge those that are not yet; returns how many."""
         new = [warning for warning in self.list(wanted) if not warning.acknowledged]
-        self._acknowledge(new)
+        if new:
+            self._acknowledge(new)
         return len(new)
 
     def delete(self, warning_id: int) -> bool:

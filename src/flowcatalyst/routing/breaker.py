@@ -20,6 +20,17 @@ class BreakerState(StrEnum):
     HALF_OPEN = "HALF_OPEN"
 
 
+class Failing:
+    """A row of attempts that failed, whether they trip the breaker or not."""
+
+    __slots__ = ("detail", "last_at", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.last_at = since
+        self.detail = ""  # what the latest of them got
+
+
 class Breaker:
     """Opens when half of the last ten calls failed; after 5 s lets probes through; three successes close it."""
 
@@ -31,6 +42,7 @@ class Breaker:
         "_probes",
         "_slowest_s",
         "_successes",
+        "failing",
         "opened_at",
         "ratio_at_opening",
         "rejected",
@@ -41,6 +53,7 @@ class Breaker:
 
     def __init__(self) -> None:
         self.state = BreakerState.CLOSED
+        self.failing: Failing | None = None  # since the latest answer, or since before it opened
         self.opened_at = 0.0
         self.ratio_at_opening = 0.0
         self.used_at = 0.0
@@ -108,6 +121,14 @@ class Breaker:
                 self._successes += 1
                 if self._successes >= SUCCESSES_TO_CLOSE:
                     self.reset()
+
+    def note_failure(self, now: float, detail: str) -> None:
+        """An attempt failed in a way that may be the endpoint's. Answers end the row, but for those to the probes of
+        a breaker that is not closed yet.
+        """
+        if self.failing is None:
+            self.failing = Failing(now)
+        self.failing.last_at, self.failing.detail = now, detail
 
     def withdraw(self, admitted_at: float) -> None:
         """A call admitted at that time ended without telling anything about the endpoint."""

@@ -109,7 +109,12 @@ class Endpoints:
         if outcome is None:
             to.breaker.withdraw(began)
             return
-        to.breaker.record(outcome.trips_breaker, now, began)
+        breaker = to.breaker
+        breaker.record(outcome.trips_breaker, now, began)
+        if outcome.retryable:
+            breaker.note_failure(now, outcome.detail)
+        elif breaker.failing is not None and breaker.state is BreakerState.CLOSED:
+            breaker.failing = None
         no_connection = outcome.result is Result.ERROR_CONNECTION and now - began >= HANGS_S
         if no_connection or outcome.error is ErrorKind.TIMEOUT:
             endpoint.hung(now, began)
@@ -119,6 +124,19 @@ class Endpoints:
             origin.answered(now, now - began)
         else:
             endpoint.answered_at = origin.answered_at = now
+
+    def name_of(self, target: str) -> str:
+        """The endpoint that a target leads to."""
+        return self._endpoint_of(target)
+
+    def hangs(self, target: str, began: float, limit_s: float, now: float) -> bool:
+        """Whether an attempt under way got no answer for longer than the limit, nor did a later one meanwhile. An
+        endpoint that is known to be slow has twice its time.
+        """
+        share = self._endpoints.find(self._endpoint_of(target))
+        if share is None:
+            return now - began > limit_s
+        return share.answered_at < began and now - began > max(limit_s, 2 * share.slowest_s)
 
     def _look_up(self, target: str, now: float) -> _Destination:
         endpoint = self._endpoints.of(self._endpoint_of(target), now)

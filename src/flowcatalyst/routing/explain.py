@@ -1,10 +1,11 @@
 """What a message in a pool waits for, in words (G7). Pure: time comes in as an argument."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from flowcatalyst.message import Delivery
 from flowcatalyst.routing.endpoints import Endpoints
-from flowcatalyst.routing.groups import Place
+from flowcatalyst.routing.groups import GroupScheduler, Place
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.rate import SlidingWindow
 
@@ -43,3 +44,11 @@ def explain(
     if permit_at > now:
         return Wait(f"a permit: {limits.rate_per_minute} attempts per minute are used up", until=permit_at)
     return Wait(f"a free slot: {in_flight} of {limits.concurrency} are busy")
+
+
+def hanging(scheduler: GroupScheduler, endpoints: Endpoints, limit_s: float, now: float) -> Iterator[tuple[str, float]]:
+    """Endpoints that answer nothing for longer than the limit, though attempts are under way, and since when."""
+    for delivery in scheduler.under_way_since(now - limit_s):
+        target = delivery.pointer.mediation_target
+        if endpoints.hangs(target, delivery.attempt_at, limit_s, now):
+            yield endpoints.name_of(target), delivery.attempt_at

@@ -105,6 +105,14 @@ class GroupScheduler:
     def is_in_flight(self, delivery: Delivery) -> bool:
         return delivery in self._busy
 
+    def under_way_since(self, before: float) -> Iterator[Delivery]:
+        """Messages whose attempt began before that time and has not ended, in the order they began."""
+        for delivery in self._busy:
+            if delivery.attempt_at >= before:
+                return
+            if delivery not in self._acking:
+                yield delivery
+
     def has_group(self, name: str | None) -> bool:
         return name in self._groups
 

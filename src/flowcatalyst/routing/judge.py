@@ -5,7 +5,7 @@ from typing import Final
 
 import structlog
 
-from flowcatalyst.message import Delivery, Outcome, Reject, Severity, Verdict
+from flowcatalyst.message import ACK, Delivery, Outcome, Reject, Severity, Verdict
 from flowcatalyst.observe.stats import PoolStats
 from flowcatalyst.operations.warnings import WarningCode
 from flowcatalyst.routing import policy
@@ -34,6 +34,8 @@ class Judge:
         try:
             self._stats.attempt(outcome.result, duration_s)
             verdict = policy.decide(outcome, delivery, capabilities, limits, tools.delays)
+            if verdict is not ACK or tools.blocked.by_message:
+                tools.blocked.note(delivery, outcome, verdict, self._code, tools.clock.monotonic())
             if outcome.warning is not None or outcome.note:
                 self._warn_about(tools.endpoint_of(delivery.pointer.mediation_target), outcome)
         except Exception as error:  # a bug of ours: the next attempt has to wait all the same

@@ -6,6 +6,7 @@ occupy no slot: one timer per pool ends the earliest of them.
 """
 
 import asyncio
+from collections.abc import Iterator
 from itertools import chain
 from operator import attrgetter
 from typing import Final
@@ -17,7 +18,7 @@ from flowcatalyst.routing import policy
 from flowcatalyst.routing.admission import GRAIN_S, MOST_AWAITED, Admission
 from flowcatalyst.routing.alarm import Alarm
 from flowcatalyst.routing.endpoints import Endpoints, Gate
-from flowcatalyst.routing.explain import Wait, explain
+from flowcatalyst.routing.explain import Wait, explain, hanging
 from flowcatalyst.routing.groups import FailureScope, GroupScheduler
 from flowcatalyst.routing.judge import Judge
 from flowcatalyst.routing.limits import PoolLimits
@@ -33,23 +34,20 @@ class Pool:
 
     def __init__(self, code: str, limits: PoolLimits, tools: PoolTools) -> None:
         self.code = code
-        self.limits = limits
-        self._most = limits.most
+        self.limits, self._most = limits, limits.most
         self.stats = PoolStats()
         self.windows = PoolWindows(self.stats, tools.clock.monotonic())
         self.draining = False  # for the end of the process: nothing starts any more
         self.retiring = False  # no longer configured: ends what it has
         self._tools = tools
-        self._now = tools.clock.monotonic
-        self._fence = tools.fence
+        self._now, self._fence = tools.clock.monotonic, tools.fence
         self._scheduler = GroupScheduler()
         self._rate = SlidingWindow(limits.rate_per_minute)
         self._endpoints = Endpoints(tools.breakers, tools.endpoint_of, tools.origin_of)
         self._slots: dict[asyncio.Task[None], None] = {}  # in the order they began
         self._alarm = Alarm(self._now, self._pump)
         self._judge = Judge(code, self.stats, tools)
-        self._pump_is_due = False
-        self._rate_waited_until = 0.0
+        self._pump_is_due, self._rate_waited_until = False, 0.0
         self.admission = Admission(self._scheduler, self._rate, self._now)
         self._drained = asyncio.Event()
 
@@ -128,6 +126,9 @@ class Pool:
         place, busy = self._scheduler.place_of(delivery), self._scheduler.is_in_flight(delivery)
         return explain(delivery, place, busy, self.in_flight, self.limits, self._endpoints, self._rate, self._now())
 
+    def hanging(self, limit_s: float) -> Iterator[tuple[str, float]]:
+        return hanging(self._scheduler, self._endpoints, limit_s, self._now())
+
     def submit(self, delivery: Delivery) -> bool:
         """Accept a message, unless the pool is draining. Who receives asks for room before, not here."""
         if self.draining:
@@ -145,8 +146,7 @@ class Pool:
 
     def change(self, limits: PoolLimits) -> None:
         """Apply new limits at once. Attempts in flight are never cut short: a smaller pool shrinks as they end."""
-        self.limits = limits
-        self._most = limits.most
+        self.limits, self._most = limits, limits.most
         self._rate.change(limits.rate_per_minute)
         for gate in list(self._scheduler.gates):
             self._scheduler.open(gate, limits.concurrency)

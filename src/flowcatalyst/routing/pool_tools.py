@@ -9,6 +9,7 @@ from flowcatalyst.clock import Clock
 from flowcatalyst.message import Delivery, MessagePointer, Outcome, Verdict
 from flowcatalyst.operations.warnings import WarningSink
 from flowcatalyst.routing import policy
+from flowcatalyst.routing.blocked import BlockedGroups
 from flowcatalyst.routing.breaker import Breakers
 from flowcatalyst.routing.failure_memory import FailureMemory
 from flowcatalyst.routing.fence import Fence
@@ -46,4 +47,5 @@ class PoolTools:
     delays: policy.Delays = policy.DEFAULT_DELAYS
     fence: Fence = field(default_factory=Fence)
     failures: FailureMemory = field(default_factory=FailureMemory)
+    blocked: BlockedGroups = field(default_factory=BlockedGroups)
     several_queues: Callable[[], bool] = lambda: False  # so one group may be fed by two of them

@@ -37,6 +37,13 @@ class Health(msgspec.Struct, rename="camel"):
     checks: list[Check]
 
 
+class OverallHealth(Health, rename="camel"):
+    """UP if every check is. Somebody should look if the level is not HEALTHY: /monitoring/health says why."""
+
+    level: Level
+    reasons: list[str]  # what the reasons are about
+
+
 class HealthReason(msgspec.Struct, rename="camel"):
     """One thing that is not as it should be."""
 
@@ -54,14 +61,23 @@ class RouterHealth(msgspec.Struct, rename="camel"):
 
 
 _DOWN: Final = {503: ResponseSpec(Health, generate_examples=False, description="A check is DOWN")}
+_OVERALL_DOWN: Final = {503: ResponseSpec(OverallHealth, generate_examples=False, description="A check is DOWN")}
 
 
-@get("/health", tags=["Health"], summary="Does everything work?", responses=_DOWN)
-async def get_health(storage: TheStorageProbe) -> Response[Health]:
-    """503 and DOWN if a consumer does not poll its queue or a database does not answer."""
+@get("/health", tags=["Health"], summary="Does everything work?", responses=_OVERALL_DOWN)
+async def get_health(storage: TheStorageProbe) -> Response[OverallHealth]:
+    """503 and DOWN if a consumer does not poll its queue or a database does not answer. `level` and `reasons` are those
+    of /monitoring/health, without their texts: an endpoint that is down is no reason for a 503.
+    """
     trouble = await storage.trouble()
     state = Check("storage", HealthStatus.DOWN if trouble else HealthStatus.UP, trouble or "open")
-    return _answer([*_check_consumers(storage.app), state])
+    told = _answer([*_check_consumers(storage.app), state])
+    level, reasons = assess(storage.app)
+    about = list(dict.fromkeys(one.part for one in reasons))
+    health = told.content
+    return Response(
+        OverallHealth(health.status, health.version, health.checks, level, about), status_code=told.status_code
+    )
 
 
 @get("/health/live", tags=["Health"], summary="Is the process alive?")

@@ -22,12 +22,13 @@ from flowcatalyst.errors import ConfigurationError, FlowCatalystError
 from flowcatalyst.message import Severity
 from flowcatalyst.observe.depths import Depths
 from flowcatalyst.observe.logs import AttemptLogger
+from flowcatalyst.operations.audit import Actor, AuditAction, AuditLog
 from flowcatalyst.operations.config_source import sources_from
 from flowcatalyst.operations.config_sync import ConfigSync
 from flowcatalyst.operations.dead_letters import DeadLetters
 from flowcatalyst.operations.notify import Notifier
 from flowcatalyst.operations.outages import DEAD_LETTER_PERIOD_S, DeadLetterOutages, OutageLimits
-from flowcatalyst.operations.router_config import QueueConfig, RouterConfig, difference
+from flowcatalyst.operations.router_config import QueueConfig, RouterConfig, changes_in_words, difference
 from flowcatalyst.operations.standby import Standby
 from flowcatalyst.operations.warnings import WarningCode, WarningLog
 from flowcatalyst.queue_factory import QueueFactory
@@ -57,6 +58,7 @@ class App:
         self.warnings = WarningLog(self.clock)
         self.depths = Depths(self.clock)
         self.judge = OrderJudge()  # of the built-in receivers
+        self.audit = AuditLog(settings.data_dir / "audit.db", self.clock, self.warnings)
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
         self.config = config_of(settings)
@@ -137,6 +139,8 @@ class App:
         """The files are open from here to the end of the block; whoever needs them ends before that."""
         self.prepare_data_dir()
         async with AsyncExitStack() as stack:
+            await self.audit.open()
+            stack.push_async_callback(self.audit.close)
             await self.dead_letters.open()
             stack.push_async_callback(self.dead_letters.close)
             await self.store.open()
@@ -186,9 +190,15 @@ class App:
             self.warnings,
             self.apply,
             lambda: self.router.pools,
+            self._note_config,
         )
         await self.sync.first_sync()
         tasks.spawn(self.sync.run(), "sync configuration")
+
+    def _note_config(self, before: RouterConfig | None, now: RouterConfig) -> None:
+        sources = "" if self.sync is None else ", ".join(source.label for source in self.sync.sources)
+        what = f"configuration of {sources}"
+        self.audit.record(Actor("config sync"), AuditAction.CONFIG_CHANGE, what, changes_in_words(before, now))
 
     @asynccontextmanager
     async def _whenever_primary(self) -> AsyncIterator[None]:

@@ -83,11 +83,24 @@ class PasswordHash:
 
 
 @dataclass(slots=True, frozen=True)
+class Identity:
+    """Whose credentials were shown."""
+
+    name: str
+    role: Role
+
+
+@dataclass(slots=True, frozen=True)
 class KeyEntry:
     """A key that is let in."""
 
     role: Role
     digest: bytes
+
+    @property
+    def identity(self) -> Identity:
+        """A key has no name. The beginning of its hash, as it stands in the settings, tells which one it was."""
+        return Identity(f"key {self.digest.hex()[:8]}", self.role)
 
 
 @dataclass(slots=True, frozen=True)
@@ -97,6 +110,10 @@ class Account:
     role: Role
     name: bytes
     password: PasswordHash
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.name.decode(), self.role)
 
 
 def read_keys(admin: Sequence[str], read_only: Sequence[str]) -> list[KeyEntry]:

@@ -19,6 +19,7 @@ LISTS = (
     "/monitoring/in-flight-messages",
     "/monitoring/warnings",
     "/monitoring/dead-letters",
+    "/monitoring/audit",
 )
 OTHERS = ("/monitoring/health", "/monitoring/standby-status", "/monitoring/config")
 

@@ -87,6 +87,7 @@ class ConfigSync:
         warnings: WarningSink,
         apply: Callable[[RouterConfig], Awaitable[None]],
         existing_pools: Callable[[], Collection[str]],
+        on_change: Callable[[RouterConfig | None, RouterConfig], None] = lambda before, now: None,
     ) -> None:
         self.sources = [SourceState(source) for source in sources]
         self.in_force: RouterConfig | None = None
@@ -99,6 +100,7 @@ class ConfigSync:
         self._warnings = warnings
         self._apply = apply
         self._existing_pools = existing_pools
+        self._on_change = on_change  # told what was in force before, if anything, and what is now
         self._one_at_a_time = asyncio.Lock()
         self._apply_failure = ""  # of the latest call; what it left behind is not known
         self._begun = 0  # calls of `sync_now` that began to ask
@@ -229,8 +231,9 @@ class ConfigSync:
             return SyncReport(problems=self.problems, unreachable=self._failures())
         if not await self._applied(wanted):
             return SyncReport(problems=self.problems, unreachable=self._failures())
-        before, self.in_force = self.in_force or RouterConfig(), wanted
-        return self._report_of_change(before, wanted)
+        before, self.in_force = self.in_force, wanted
+        self._on_change(before, wanted)
+        return self._report_of_change(before or RouterConfig(), wanted)
 
     def _merged(self, parts: Sequence[tuple[str, RouterConfig]]) -> RouterConfig:
         """What the router should have, with warnings about what it will not have."""

@@ -1,7 +1,7 @@
 """Dead letters: messages that will never be delivered, kept with the reason until a person decides."""
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -100,13 +100,16 @@ class DeadLetters:
         """Publish the message to its queue again, behind whatever its group holds now, and forget the letter."""
         await self._replay_batch([letter], publishers)
 
-    async def replay_all(self, publishers: Mapping[str, Publisher]) -> int:
-        """Replay every letter there is now, oldest first. Those that end here again meanwhile are not touched."""
-        last, replayed = await self._last_number(), 0
+    async def replay_all(self, publishers: Mapping[str, Publisher]) -> AsyncIterator[int]:
+        """Replay every letter there is now, oldest first; yields how many, as they go. Those that end here again
+        meanwhile are not touched.
+        """
+        last = await self._last_number()
         while batch := [one for one in await self.list(REPLAY_BATCH) if one.number <= last]:
-            await self._replay_batch(batch, publishers)
-            replayed += len(batch)
-        return replayed
+            for queue in dict.fromkeys(letter.queue for letter in batch):
+                mine = [letter for letter in batch if letter.queue == queue]
+                await self._replay_batch(mine, publishers)
+                yield len(mine)
 
     async def purge(self, number: int) -> bool:
         return await self._delete([number]) == 1
@@ -115,14 +118,14 @@ class DeadLetters:
         return await self._writer.run(lambda connection: connection.execute("DELETE FROM dead_letters").rowcount)
 
     async def _replay_batch(self, letters: Sequence[DeadLetter], publishers: Mapping[str, Publisher]) -> None:
+        """Letters of one queue."""
+        queue = letters[0].queue
+        publisher = publishers.get(queue)
+        if publisher is None:
+            raise UnknownQueueError(f"queue {queue!r} is not known here: nothing of it was replayed")
         # Publish first: a crash in between leaves a letter that was replayed already, not a message that is gone.
-        for queue in dict.fromkeys(letter.queue for letter in letters):
-            publisher = publishers.get(queue)
-            if publisher is None:
-                raise UnknownQueueError(f"queue {queue!r} is not known here: nothing of it was replayed")
-            mine = [letter for letter in letters if letter.queue == queue]
-            await publisher.publish([Outgoing(letter.body, letter.group) for letter in mine])
-            await self._delete([letter.number for letter in mine])
+        await publisher.publish([Outgoing(letter.body, letter.group) for letter in letters])
+        await self._delete([letter.number for letter in letters])
 
     async def _delete(self, numbers: Sequence[int]) -> int:
         query = "DELETE FROM dead_letters WHERE number IN (SELECT value FROM json_each(?))"

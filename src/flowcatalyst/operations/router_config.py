@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final, TypeVar
 
@@ -24,6 +24,7 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DIGITS: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _USER_INFO: Final = re.compile(r"(?<=://)[^/?#]*@")
 _LONGEST_SHOWN: Final = 60
+_SETTING_NAMES: Final = {"rate_per_minute": "rate_limit_per_minute"}  # where a field is not called like its setting
 
 Entry = Mapping[str, Any]
 T = TypeVar("T")
@@ -133,6 +134,36 @@ def difference(old: Mapping[str, T], new: Mapping[str, T]) -> Difference:
         changed=[name for name in new if name in old and new[name] != old[name]],
         removed=[name for name in old if name not in new],
     )
+
+
+def change_in_words(before: object, after: object, hidden: Collection[str] = ()) -> str:
+    """Which fields of a pool or queue differ, each before -> after; of hidden ones only that they do."""
+    texts = []
+    for one in fields(after):  # type: ignore[arg-type]
+        old, new = getattr(before, one.name), getattr(after, one.name)
+        if old != new:
+            name = _SETTING_NAMES.get(one.name, one.name)
+            texts.append(f"{name} changed" if one.name in hidden else f"{name} {_value(old)} -> {_value(new)}")
+    return ", ".join(texts) or "no change"
+
+
+def _value(value: object) -> str:
+    if isinstance(value, frozenset):
+        return str(sorted(value))
+    return "none" if value is None else str(value)
+
+
+def changes_in_words(before: RouterConfig | None, after: RouterConfig) -> str:
+    """What a new configuration changes. Addresses of queues are not shown: they may hold credentials."""
+    if before is None:
+        return f"the first one: {len(after.pools)} pools, {len(after.queues)} queues"
+    texts = []
+    for kind, old, new in (("pool", before.pools, after.pools), ("queue", before.queues, after.queues)):
+        found = difference(old, new)
+        texts += [f"{kind} {name} added" for name in found.added]
+        texts += [f"{kind} {name} removed" for name in found.removed]
+        texts += [f"{kind} {name}: {change_in_words(old[name], new[name], ('uri',))}" for name in found.changed]
+    return "; ".join(texts) or "no change"
 
 
 def _news(

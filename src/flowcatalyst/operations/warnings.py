@@ -45,6 +45,7 @@ class WarningCode(StrEnum):
     ENDPOINT_RECOVERED = "ENDPOINT_RECOVERED"  # it answers again
     GROUP_BLOCKED = "GROUP_BLOCKED"  # groups wait for a message that fails again and again
     DEAD_LETTERS = "DEAD_LETTERS"  # messages that will not be delivered
+    AUDIT_FAILED = "AUDIT_FAILED"  # what somebody did could not be recorded
     WATCHER_DIED = "WATCHER_DIED"
     NOTIFICATION_FAILED = "NOTIFICATION_FAILED"
 

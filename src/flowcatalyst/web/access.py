@@ -23,7 +23,7 @@ from litestar.types import Guard
 
 from flowcatalyst.clock import Clock
 from flowcatalyst.config import AuthSettings
-from flowcatalyst.credentials import Account, KeyEntry, Role
+from flowcatalyst.credentials import Account, Identity, KeyEntry, Role
 
 READING_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 PROBES: Final = frozenset({"/health", "/health/live", "/health/ready", "/health/startup", "/metrics"})
@@ -49,7 +49,7 @@ class CredentialCheck(Protocol):
     def given(self, headers: Headers) -> bytes | None:
         """The credentials of a request; None if it has none of this kind."""
 
-    def role_of(self, credentials: bytes) -> Role | None:
+    def identify(self, credentials: bytes) -> Identity | None:
         """Whose credentials these are; None if they are nobody's."""
 
 
@@ -68,13 +68,13 @@ class KeyCheck:
             return key.strip().encode("latin-1")
         return _authorization(headers, "bearer")
 
-    def role_of(self, credentials: bytes) -> Role | None:
+    def identify(self, credentials: bytes) -> Identity | None:
         digest = hashlib.sha256(credentials).digest()
-        role = None
+        found = None
         for entry in self._entries:  # all of them: the time taken must not tell which one fits
             if hmac.compare_digest(entry.digest, digest):
-                role = entry.role
-        return role
+                found = entry.identity
+        return found
 
 
 class TooManyFailuresError(HTTPException):
@@ -101,7 +101,7 @@ class PasswordCheck:
         self._accounts = accounts
         self._clock = clock
         self._key_of_process = secrets.token_bytes(32)
-        self._remembered: dict[bytes, Role] = {}
+        self._remembered: dict[bytes, Identity] = {}
         self._failed_at: deque[float] = deque(maxlen=MAX_FAILED_PASSWORDS_PER_S)
         self._stand_in = accounts[0].password.stand_in()
 
@@ -112,7 +112,7 @@ class PasswordCheck:
         except binascii.Error:
             return b""  # nobody's
 
-    def role_of(self, credentials: bytes) -> Role | None:
+    def identify(self, credentials: bytes) -> Identity | None:
         """Raises `TooManyFailuresError` instead of looking at a password after many wrong ones."""
         trace = hmac.digest(self._key_of_process, credentials, "sha256")
         if trace in self._remembered:
@@ -128,8 +128,8 @@ class PasswordCheck:
         if not stored.matches(password) or account is None:
             self._failed_at.append(self._clock.monotonic())
             return None
-        self._remembered[trace] = account.role
-        return account.role
+        self._remembered[trace] = account.identity
+        return account.identity
 
     def _account_of(self, name: bytes) -> Account | None:
         found = None
@@ -166,21 +166,21 @@ class AccessGuard:
             return
         if is_receiver(route, method) and _comes_from_this_machine(connection):
             return
-        role = self._role_of_sender(connection, route)
-        if role is Role.READ_ONLY and method not in READING_METHODS:
+        identity = connection.scope["user"] = self._identify_sender(connection, route)
+        if identity.role is Role.READ_ONLY and method not in READING_METHODS:
             detail = "these credentials may only read: a change needs those of an admin"
             raise HTTPException(detail=detail, status_code=HTTPStatus.FORBIDDEN)
 
-    def _role_of_sender(self, connection: Connection, route: str) -> Role:
+    def _identify_sender(self, connection: Connection, route: str) -> Identity:
         given = self._check.given(connection.headers)
         if given is None:
             hint = self._check.hint_on_pages if route in PAGES else ""
             raise self._unauthorized(f"this API needs {self._check.how}{hint}")
-        role = self._check.role_of(given)
-        if role is None:
+        identity = self._check.identify(given)
+        if identity is None:
             self._log_refusal(connection)
             raise self._unauthorized("these credentials are wrong: they belong to nobody here")
-        return role
+        return identity
 
     def _unauthorized(self, detail: str) -> HTTPException:
         headers = {"WWW-Authenticate": self._check.challenge}

@@ -11,6 +11,7 @@ from flowcatalyst.observe.metrics import Metrics
 from flowcatalyst.operations.health import StorageProbe
 from flowcatalyst.web.access import access_guards
 from flowcatalyst.web.api import (
+    audit,
     breakers,
     configuration,
     dead_letters,
@@ -26,6 +27,7 @@ from flowcatalyst.web.api import (
     test_endpoints,
     warnings,
 )
+from flowcatalyst.web.caller import refusals_noted
 from flowcatalyst.web.dependencies import TestBench
 from flowcatalyst.web.openapi import document_access, document_parameters, document_problems, openapi_config
 from flowcatalyst.web.origin_guard import origin_guards
@@ -49,6 +51,7 @@ _ROUTES: Final[list[ControllerRouterHandler]] = [
     breakers.reset_circuit_breakers,
     queues.get_queue_stats,
     queues.get_consumer_health,
+    audit.list_audit,
     configuration.get_config,
     configuration.reload_config,
     standby.get_standby_status,
@@ -89,6 +92,7 @@ def build_api(app: App, *, with_test_bench: bool = True) -> Litestar:
         },
         guards=[*origin_guards(auth.mode), *access_guards(auth, app.clock), query_guard.refuse_unknown],
         exception_handlers=EXCEPTION_HANDLERS,
+        after_exception=[refusals_noted(app.audit)],
         openapi_config=openapi_config(),
         request_max_body_size=MAX_REQUEST_BYTES,
         logging_config=None,

@@ -1,13 +1,16 @@
 """/monitoring/circuit-breakers: which endpoints are given a rest, and how to end it."""
 
+from collections import Counter
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
-from litestar import get, post
+from litestar import Request, get, post
 from litestar.params import QueryParameter
 
+from flowcatalyst.operations.audit import AuditAction
 from flowcatalyst.routing.breaker import Breaker, BreakerState
+from flowcatalyst.web.caller import actor_of
 from flowcatalyst.web.dependencies import TheApp
 from flowcatalyst.web.problems import ProblemError
 
@@ -56,6 +59,7 @@ async def get_circuit_breakers(app: TheApp) -> list[BreakerView]:
     status_code=HTTPStatus.OK,
 )
 async def reset_circuit_breakers(
+    request: Request[Any, Any, Any],
     app: TheApp,
     endpoint: Annotated[
         str | None, QueryParameter(description="Only the one of this endpoint, as it is listed")
@@ -66,6 +70,10 @@ async def reset_circuit_breakers(
     if endpoint is not None and endpoint not in breakers:
         raise ProblemError(HTTPStatus.NOT_FOUND, f"there is no circuit breaker for {endpoint!r}")
     chosen = list(breakers.values()) if endpoint is None else [breakers[endpoint]]
+    states = Counter(breaker.state for breaker in chosen)
     for breaker in chosen:
         breaker.reset()
+    detail = f"{', '.join(f'{count} {state}' for state, count in states.items()) or 'none'} -> CLOSED"
+    what = endpoint or "all circuit breakers"
+    app.audit.record(actor_of(request), AuditAction.BREAKER_RESET, what, detail, len(chosen))
     return BreakersReset(len(chosen))

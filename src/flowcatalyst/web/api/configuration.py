@@ -2,14 +2,17 @@
 
 from datetime import UTC, datetime
 from http import HTTPStatus
+from typing import Any
 
 import msgspec
-from litestar import get, post
+from litestar import Request, get, post
 
+from flowcatalyst.operations.audit import AuditAction
 from flowcatalyst.operations.config_source import masked
 from flowcatalyst.operations.config_sync import ConfigSync
 from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.routing.limits import Success
+from flowcatalyst.web.caller import actor_of
 from flowcatalyst.web.dependencies import TheApp
 from flowcatalyst.web.problems import ProblemError
 
@@ -104,12 +107,15 @@ async def get_config(app: TheApp) -> ConfigView:
 
 
 @post("/config/reload", tags=["Monitoring"], summary="Fetch the configuration now", status_code=HTTPStatus.OK)
-async def reload_config(app: TheApp) -> ReloadReport:
+async def reload_config(request: Request[Any, Any, Any], app: TheApp) -> ReloadReport:
     """Ask every source once and apply what is new; the answer tells what changed. 409 if there is no source."""
     if app.sync is None:
         detail = "this router has no config URL: its pools and queues come from its settings; restart it to change them"
         raise ProblemError(HTTPStatus.CONFLICT, detail)
     report = await app.sync.sync_now()
+    outcome = "changed" if report.changed else "nothing new"
+    detail = "; ".join([outcome, *report.unreachable, *report.problems])
+    app.audit.record(actor_of(request), AuditAction.CONFIG_RELOAD, "configuration", detail)
     return ReloadReport(
         changed=report.changed,
         pools_added=report.pools_added,

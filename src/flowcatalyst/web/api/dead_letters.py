@@ -2,16 +2,18 @@
 
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import delete, get, post
+from litestar import Request, delete, get, post
 from litestar.params import PathParameter, QueryParameter
 
 from flowcatalyst.app import App
 from flowcatalyst.errors import InvalidMessageError
 from flowcatalyst.message import DEFAULT_POOL, DispatchMode, MediationType, MessagePointer, parse_pointer
+from flowcatalyst.operations.audit import AuditAction
 from flowcatalyst.operations.dead_letters import DeadLetter
+from flowcatalyst.web.caller import actor_of
 from flowcatalyst.web.dependencies import TheApp
 from flowcatalyst.web.problems import ProblemError
 from flowcatalyst.web.secrets import mask_body, mask_token
@@ -119,9 +121,11 @@ async def get_dead_letter(app: TheApp, number: Number) -> DeadLetterView:
     tags=["Dead letters"],
     summary="Replay a dead letter",
 )
-async def replay_dead_letter(app: TheApp, number: Number) -> Replayed:
+async def replay_dead_letter(request: Request[Any, Any, Any], app: TheApp, number: Number) -> Replayed:
     """Put the message back into its queue, behind whatever its group holds now, and forget the dead letter."""
-    await app.dead_letters.replay(await _find(app, number), app.queues)
+    letter = await _find(app, number)
+    await app.dead_letters.replay(letter, app.queues)
+    app.audit.record(actor_of(request), AuditAction.DEAD_LETTER_REPLAY, *_what(letter), 1)
     return Replayed(1)
 
 
@@ -131,16 +135,25 @@ async def replay_dead_letter(app: TheApp, number: Number) -> Replayed:
     tags=["Dead letters"],
     summary="Replay all dead letters",
 )
-async def replay_dead_letters(app: TheApp) -> Replayed:
+async def replay_dead_letters(request: Request[Any, Any, Any], app: TheApp) -> Replayed:
     """Oldest first. Those that end here again meanwhile stay."""
-    return Replayed(await app.dead_letters.replay_all(app.queues))
+    replayed, detail = 0, "stopped by an error"
+    try:
+        async for count in app.dead_letters.replay_all(app.queues):
+            replayed += count
+        detail = ""
+    finally:
+        app.audit.record(actor_of(request), AuditAction.DEAD_LETTER_REPLAY, "all dead letters", detail, replayed)
+    return Replayed(replayed)
 
 
 @delete("/monitoring/dead-letters/{number:int}", tags=["Dead letters"], summary="Remove a dead letter")
-async def delete_dead_letter(app: TheApp, number: Number) -> None:
+async def delete_dead_letter(request: Request[Any, Any, Any], app: TheApp, number: Number) -> None:
     """For good: the message is gone then."""
+    letter = await _find(app, number)
     if not await app.dead_letters.purge(number):
         raise _unknown(number)
+    app.audit.record(actor_of(request), AuditAction.DEAD_LETTER_DELETE, *_what(letter), 1)
 
 
 @delete(
@@ -149,9 +162,11 @@ async def delete_dead_letter(app: TheApp, number: Number) -> None:
     tags=["Dead letters"],
     summary="Remove all dead letters",
 )
-async def delete_dead_letters(app: TheApp) -> Purged:
+async def delete_dead_letters(request: Request[Any, Any, Any], app: TheApp) -> Purged:
     """For good: the messages are gone then."""
-    return Purged(await app.dead_letters.purge_all())
+    purged = await app.dead_letters.purge_all()
+    app.audit.record(actor_of(request), AuditAction.DEAD_LETTER_DELETE, "all dead letters", count=purged)
+    return Purged(purged)
 
 
 async def _find(app: App, number: int) -> DeadLetter:
@@ -159,6 +174,12 @@ async def _find(app: App, number: int) -> DeadLetter:
     if letter is None:
         raise _unknown(number)
     return letter
+
+
+def _what(letter: DeadLetter) -> tuple[str, str]:
+    """Which one it is, for the audit trail."""
+    message = letter.message_id or "that cannot be read"
+    return f"dead letter {letter.number}", f"message {message} of queue {letter.queue}"
 
 
 def _unknown(number: int) -> ProblemError:

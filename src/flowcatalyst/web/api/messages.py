@@ -13,8 +13,10 @@ from litestar.params import QueryParameter
 from flowcatalyst.clock import IdSource
 from flowcatalyst.errors import InvalidMessageError
 from flowcatalyst.intake import NewMessage, Ready, prepare
+from flowcatalyst.operations.audit import AuditAction
 from flowcatalyst.queues.contract import Published, Publisher
 from flowcatalyst.web.bodies import decode_json, read_json
+from flowcatalyst.web.caller import actor_of
 from flowcatalyst.web.dependencies import TheApp
 from flowcatalyst.web.openapi import with_json_body
 from flowcatalyst.web.problems import PROBLEM_MEDIA_TYPE, Problem, ProblemError
@@ -117,7 +119,9 @@ async def send_messages(
         raise ProblemError(HTTPStatus.NOT_FOUND, f"there is no queue {queue!r}; {others}")
     asked = await read_json(request, _body_decoder)
     if isinstance(asked, NewMessage):
-        return await _publish(publisher, [prepare(asked, app.ids)])
+        ready = prepare(asked, app.ids)
+        app.audit.add_up(actor_of(request), AuditAction.PUBLISH, f"queue {queue}", 1)
+        return await _publish(publisher, [ready])
     if not 1 <= len(asked) <= MAX_MESSAGES:
         raise ProblemError(
             HTTPStatus.BAD_REQUEST, f"a list has to have 1 to {MAX_MESSAGES} messages, and this one has {len(asked)}"
@@ -126,6 +130,8 @@ async def send_messages(
     rejected = [item for item in items if isinstance(item, MessageResult)]
     if len(rejected) == len(items):
         raise NoneAcceptedError(rejected)
+    # Before they are published: after a failure some may be in the queue.
+    app.audit.add_up(actor_of(request), AuditAction.PUBLISH, f"queue {queue}", len(items) - len(rejected))
     return await _publish(publisher, items)
 
 

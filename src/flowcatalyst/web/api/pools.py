@@ -11,10 +11,13 @@ from litestar.params import PathParameter
 from flowcatalyst.message import Result
 from flowcatalyst.observe.stats import PoolStats
 from flowcatalyst.observe.windows import Window
+from flowcatalyst.operations.audit import AuditAction
+from flowcatalyst.operations.router_config import change_in_words
 from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.routing.limits import Success
 from flowcatalyst.routing.pool import Pool
 from flowcatalyst.web.bodies import read_json
+from flowcatalyst.web.caller import actor_of
 from flowcatalyst.web.dependencies import TheApp
 from flowcatalyst.web.openapi import with_json_body
 from flowcatalyst.web.problems import ProblemError
@@ -178,5 +181,7 @@ async def change_pool(
         limits = dataclasses.replace(pool.limits, **given)
     except ValueError as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
+    detail = change_in_words(pool.limits, limits)
     pool.change(limits)
+    app.audit.record(actor_of(request), AuditAction.POOL_CHANGE, f"pool {code}", detail)
     return PoolView.of(pool, app.clock.monotonic())

@@ -10,9 +10,11 @@ from litestar.params import QueryParameter
 
 from flowcatalyst.app import App
 from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
+from flowcatalyst.operations.audit import AuditAction
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.seeding import CHUNK, POOL_OF_QUEUE, RANDOM, GroupMode, Seed, targets_of
 from flowcatalyst.web.bodies import read_optional_json
+from flowcatalyst.web.caller import actor_of
 from flowcatalyst.web.dependencies import TheApp
 from flowcatalyst.web.openapi import with_json_body
 from flowcatalyst.web.problems import FieldProblem, ProblemError
@@ -89,6 +91,7 @@ async def seed_messages(
         groups=mode,
         ids=app.ids,
     )
+    app.audit.add_up(actor_of(request), AuditAction.SEED, f"queue {queue}", wanted)
     published = await _publish(app, list(seed.messages(wanted)))
     return SeedResult(seed.run, wanted, queue, endpoint, mode, published)
 

@@ -1,16 +1,19 @@
 """/monitoring/warnings: what operators should know, and what they have seen of it."""
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import delete, get, post
+from litestar import Request, delete, get, post
 from litestar.di import NamedDependency, Provide
 from litestar.params import PathParameter, QueryParameter
 
 from flowcatalyst.message import Severity
+from flowcatalyst.operations.audit import AuditAction
 from flowcatalyst.operations.warnings import Warning, WarningCode, WarningFilter  # noqa: A004
+from flowcatalyst.web.caller import actor_of
 from flowcatalyst.web.dependencies import TheApp
 from flowcatalyst.web.problems import FieldProblem, ProblemError
 
@@ -77,10 +80,10 @@ def read_filter(
     ] = None,
 ) -> WarningFilter:
     """The filter in the query parameters."""
-    return WarningFilter(severity, code, source, acknowledged, text, None if since is None else _timestamp(since))
+    return WarningFilter(severity, code, source, acknowledged, text, None if since is None else timestamp_of(since))
 
 
-def _timestamp(text: str) -> float:
+def timestamp_of(text: str) -> float:
     """Of a time as RFC 3339 has it; without a zone it is UTC. A number is no time: of what unit would it be?"""
     try:
         moment = msgspec.convert(text, datetime)
@@ -106,11 +109,16 @@ async def get_warnings(app: TheApp, wanted: Wanted) -> list[WarningView]:
     tags=["Warnings"],
     summary="Acknowledge a warning",
 )
-async def acknowledge_warning(app: TheApp, id: Id) -> WarningView:  # noqa: A002 - the name in the path
+async def acknowledge_warning(
+    request: Request[Any, Any, Any],
+    app: TheApp,
+    id: Id,  # noqa: A002 - the name in the path
+) -> WarningView:
     """Say that somebody knows of it. It stays in the list; if it comes again it is no longer acknowledged."""
     warning = app.warnings.acknowledge(id)
     if warning is None:
         raise _unknown(id)
+    app.audit.record(actor_of(request), AuditAction.WARNING_ACKNOWLEDGE, *_what(warning), 1)
     return WarningView.of(warning)
 
 
@@ -121,16 +129,25 @@ async def acknowledge_warning(app: TheApp, id: Id) -> WarningView:  # noqa: A002
     tags=["Warnings"],
     summary="Acknowledge all warnings",
 )
-async def acknowledge_warnings(app: TheApp, wanted: Wanted) -> Acknowledged:
+async def acknowledge_warnings(request: Request[Any, Any, Any], app: TheApp, wanted: Wanted) -> Acknowledged:
     """Or those that the filters leave."""
-    return Acknowledged(app.warnings.acknowledge_all(wanted))
+    count = app.warnings.acknowledge_all(wanted)
+    app.audit.record(actor_of(request), AuditAction.WARNING_ACKNOWLEDGE, "warnings", _which(wanted), count)
+    return Acknowledged(count)
 
 
 @delete("/monitoring/warnings/{id:int}", tags=["Warnings"], summary="Remove a warning")
-async def delete_warning(app: TheApp, id: Id) -> None:  # noqa: A002 - the name in the path
+async def delete_warning(
+    request: Request[Any, Any, Any],
+    app: TheApp,
+    id: Id,  # noqa: A002 - the name in the path
+) -> None:
     """If it comes again it is a new one."""
-    if not app.warnings.delete(id):
+    warning = next((one for one in app.warnings.list() if one.id == id), None)
+    if warning is None:
         raise _unknown(id)
+    app.warnings.delete(id)
+    app.audit.record(actor_of(request), AuditAction.WARNING_DELETE, *_what(warning), 1)
 
 
 @delete(
@@ -140,9 +157,21 @@ async def delete_warning(app: TheApp, id: Id) -> None:  # noqa: A002 - the name 
     tags=["Warnings"],
     summary="Remove all warnings",
 )
-async def delete_warnings(app: TheApp, wanted: Wanted) -> Deleted:
+async def delete_warnings(request: Request[Any, Any, Any], app: TheApp, wanted: Wanted) -> Deleted:
     """Or those that the filters leave."""
-    return Deleted(app.warnings.delete_all(wanted))
+    count = app.warnings.delete_all(wanted)
+    app.audit.record(actor_of(request), AuditAction.WARNING_DELETE, "warnings", _which(wanted), count)
+    return Deleted(count)
+
+
+def _what(warning: Warning) -> tuple[str, str]:
+    """Which one it is, for the audit trail."""
+    return f"warning {warning.id}", f"{warning.severity} {warning.code}: {warning.message}"
+
+
+def _which(wanted: WarningFilter) -> str:
+    given = {name: value for name, value in asdict(wanted).items() if value is not None}
+    return ", ".join(f"{name} {value}" for name, value in given.items()) or "all"
 
 
 def _unknown(warning_id: int) -> ProblemError:

@@ -1,0 +1,278 @@
+"""GET /monitoring/audit: every change and every refused one, with who and from where, and no secret."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from flowcatalyst.app import App
+from flowcatalyst.config import Settings
+from flowcatalyst.message import Severity
+from flowcatalyst.observe.logs import close_logs, configure_logs
+from flowcatalyst.operations.audit import AuditAction, AuditFilter
+from flowcatalyst.operations.warnings import WarningCode
+from flowcatalyst.web.access import READING_METHODS
+from flowcatalyst.web.asgi import build_api
+from flowcatalyst.web.openapi import operations
+from tests.api.access_test import (
+    ADMIN_KEY,
+    ADMIN_PASSWORD,
+    KEYS,
+    PASSWORDS,
+    READER_KEY,
+    READER_PASSWORD,
+    assert_no_secret_in,
+    basic,
+    running_as,
+)
+from tests.api.breakers_test import open_breaker
+from tests.api.running import Running, run_router, until
+from tests.support.http_servers import always, raw_server, reply
+
+PATH = "/monitoring/audit"
+TOKEN = "token-of-a-message-4711"
+# What changes nothing that anybody would ask about later: a question, and the counters of the built-in receivers.
+NO_CHANGES = {
+    ("POST", "/monitoring/in-flight-messages/check"),
+    ("POST", "/api/test/{receiver}"),
+    ("DELETE", "/api/test/stats"),
+    ("POST", "/api/test/stats/reset"),
+}
+
+
+async def events(router: Running, query: str = "") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await router.client.get(f"{PATH}?{query}")).json
+    return found
+
+
+async def make_every_change(router: Running) -> set[tuple[str, str]]:
+    """All of them once; returns their routes."""
+    made: set[tuple[str, str]] = set()
+
+    async def noted() -> int:
+        return sum(event["requests"] for event in await events(router, "limit=1000"))
+
+    async def change(method: str, route: str, path: str = "", body: Any = None) -> None:
+        before = await noted()
+        answer = await router.client.request(method, path or route, json=body)
+        assert answer.status in (200, 202, 204), answer.text
+        assert await noted() == before + 1, f"{method} {route} left no event"
+        made.add((method, route))
+
+    def warn() -> int:
+        router.app.warnings.add(WarningCode.PROCESSING, Severity.ERROR, "something", "pool")
+        return router.app.warnings.list()[0].id
+
+    await change("PUT", "/monitoring/pools/{code}", "/monitoring/pools/POOL-LOW", {"concurrency": 7})
+    await change("POST", "/api/messages", body={"mediationTarget": router.receiver("fast"), "authToken": TOKEN})
+    await change("POST", "/api/seed/messages", "/api/seed/messages?count=3")
+    for number, (method, route) in enumerate(
+        [
+            ("POST", "/monitoring/dead-letters/{number}/replay"),
+            ("POST", "/monitoring/dead-letters/replay"),
+            ("DELETE", "/monitoring/dead-letters/{number}"),
+            ("DELETE", "/monitoring/dead-letters"),
+        ]
+    ):
+        target = router.receiver("client-error")
+        await router.send(mediationTarget=target, authToken=TOKEN, id=f"dead-{number}")
+        *_, letter = await router.until_dead(1)
+        await change(method, route, route.replace("{number}", str(letter["number"])))
+        await router.client.delete("/monitoring/dead-letters")
+        await router.until_settled()
+    for method, route in [
+        ("POST", "/monitoring/warnings/{id}/acknowledge"),
+        ("POST", "/monitoring/warnings/acknowledge"),
+        ("DELETE", "/monitoring/warnings/{id}"),
+        ("DELETE", "/monitoring/warnings"),
+    ]:
+        await change(method, route, route.replace("{id}", str(warn())))
+    open_breaker(router, "http://shop.test/")
+    await change("POST", "/monitoring/circuit-breakers/reset")
+    await change("POST", "/config/reload")
+    return made
+
+
+def config_file(folder: Path, **more: Any) -> Path:
+    file = folder / "router.json"
+    pools = [{"code": "DEFAULT-POOL", "concurrency": 20}, {"code": "POOL-LOW", "concurrency": 2, **more}]
+    queues = [{"queueName": "default"}, {"queueName": "far", "queueUri": "embedded:far"}]
+    file.write_text(json.dumps({"processingPools": pools, "queues": queues}))
+    return file
+
+
+@pytest.fixture
+def _restore_logs() -> Iterator[None]:
+    yield
+    close_logs()
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("_restore_logs")
+async def test_every_change_leaves_an_event_and_a_line_with_who_and_from_where_and_no_secret(tmp_path: Path) -> None:
+    configure_logs("warning", "json", tmp_path / "log")
+    sync = {"config_url": str(config_file(tmp_path))}
+    async with running_as(tmp_path / "data", PASSWORDS, basic("ann", ADMIN_PASSWORD), sync=sync) as router:
+        made = await make_every_change(router)
+        answer = await router.client.get(f"{PATH}?limit=1000")
+    document = build_api(App(Settings(data_dir=tmp_path))).openapi_schema
+    changing = {(method, path) for path, method, _ in operations(document) if method not in READING_METHODS}
+    assert made == changing - NO_CHANGES, "a change that nobody audits, or that is not tried here"
+    found = answer.json
+    by_action = {event["action"]: event for event in reversed(found)}
+    assert by_action.keys() == set(AuditAction) - {AuditAction.REFUSED}
+    sync_event = by_action.pop("config_change")
+    assert (sync_event["who"], sync_event["detail"]) == ("config sync", "the first one: 2 pools, 2 queues")
+    for event in by_action.values():
+        assert (event["who"], event["role"], event["address"]) == ("ann", "admin", "127.0.0.1")
+    assert (by_action["pool_change"]["object"], by_action["pool_change"]["detail"]) == (
+        "pool POOL-LOW",
+        "concurrency 2 -> 7",
+    )
+    assert (by_action["seed"]["object"], by_action["seed"]["count"]) == ("queue default", 3)
+    assert "message dead-0 of queue default" in [event["detail"] for event in found]
+    assert (by_action["breaker_reset"]["object"], by_action["breaker_reset"]["count"] > 0) == (
+        "all circuit breakers",
+        True,
+    )
+    close_logs()
+    text = (tmp_path / "log").read_text()
+    lines = [line for line in map(json.loads, text.splitlines()) if line.get("action") == "audit"]
+    told = {line["what"] for line in lines}
+    assert told == by_action.keys() - {"publish", "seed"} | {"config_change"}  # they are many: level info
+    assert {line["who"] for line in lines} == {"ann", "config sync"}
+    assert TOKEN not in answer.text + text
+    assert_no_secret_in(answer.text + text)
+    for file in (tmp_path / "data").glob("audit.db*"):
+        assert TOKEN.encode() not in file.read_bytes()
+        assert ADMIN_PASSWORD.encode() not in file.read_bytes()
+
+
+async def test_a_publish_is_counted_with_its_queue_and_a_key_is_named_by_its_hash(tmp_path: Path) -> None:
+    async with running_as(tmp_path, KEYS, {"X-API-Key": ADMIN_KEY}) as router:
+        for _ in range(20):
+            await router.client.post("/api/messages", [{"mediationTarget": router.receiver("fast")}] * 5)
+        [event] = await events(router)
+        assert (event["action"], event["object"], event["count"], event["requests"]) == (
+            "publish",
+            "queue default",
+            100,
+            20,
+        )
+        digest = KEYS["admin"][0].removeprefix("sha256:")
+        assert event["who"] == f"key {digest[:8]}"
+
+
+async def test_without_access_control_changes_are_anonymous(router: Running) -> None:
+    headers = {"X-Forwarded-For": "not an address, 192.0.2.7"}
+    await router.client.request("PUT", "/monitoring/pools/POOL-LOW", json={"concurrency": 3}, headers=headers)
+    [event] = await events(router)
+    assert (event["who"], event["role"], event["address"]) == ("anonymous", None, "127.0.0.1")
+    assert event["forwardedFor"] == "192.0.2.7"
+    headers = {"X-Forwarded-For": "<script>"}
+    await router.client.request("PUT", "/monitoring/pools/POOL-LOW", json={"concurrency": 4}, headers=headers)
+    assert (await events(router))[0]["forwardedFor"] is None
+
+
+@pytest.mark.parametrize(
+    ("auth", "headers", "status", "who", "role"),
+    [
+        (KEYS, {}, 401, "anonymous", None),
+        (KEYS, {"X-API-Key": "wrong"}, 401, "anonymous", None),
+        (PASSWORDS, basic("ann", "wrong"), 401, "anonymous", None),
+        (PASSWORDS, basic("bob", READER_PASSWORD), 403, "bob", "read_only"),
+        (PASSWORDS, basic("ann", ADMIN_PASSWORD) | {"Origin": "http://evil.example"}, 403, "anonymous", None),
+    ],
+)
+async def test_a_change_that_is_refused_leaves_an_event_and_reading_none(
+    tmp_path: Path, auth: dict[str, Any], headers: dict[str, str], status: int, who: str, role: str | None
+) -> None:
+    async with running_as(tmp_path, auth, headers) as router:
+        for _ in range(3):
+            assert (await router.client.request("DELETE", "/monitoring/dead-letters")).status == status
+        await router.client.get("/monitoring/pool-stats")
+        [event] = await router.app.audit.list(10, AuditFilter())
+        assert (event.action, event.who, event.role, event.address) == ("refused", who, role, "127.0.0.1")
+        assert (event.object, event.requests) == (f"{status} DELETE /monitoring/dead-letters", 3)
+
+
+async def test_a_change_that_fails_is_none(router: Running) -> None:
+    await router.client.put("/monitoring/pools/NOBODY", {"concurrency": 3})
+    await router.client.put("/monitoring/pools/POOL-LOW", {"concurrency": -3})
+    await router.client.delete("/monitoring/dead-letters/4711")
+    await router.client.post("/api/messages", {"mediationTarget": "nonsense"})
+    await router.client.post("/monitoring/circuit-breakers/reset?endpoint=nobody")
+    assert await events(router) == []
+
+
+async def test_a_replay_that_stops_halfway_tells_how_far_it_came(router: Running) -> None:
+    target = router.receiver("client-error")
+    for queue in ("default", "high"):
+        await router.client.post(f"/api/messages?queue={queue}", {"mediationTarget": target, "id": queue})
+        await router.until_settled()
+    del router.app.factory.publishers["high"]
+    (await router.client.post("/monitoring/dead-letters/replay")).assert_problem(409, "'high'")
+    [event] = await events(router, "action=dead_letter_replay")
+    assert (event["count"], event["detail"]) == (1, "stopped by an error")
+
+
+async def test_events_survive_a_restart_and_are_filtered_and_paged(tmp_path: Path) -> None:
+    async with run_router(tmp_path) as router:
+        for number in range(3, 8):
+            await router.client.put("/monitoring/pools/POOL-LOW", {"concurrency": number})
+        await router.client.delete("/monitoring/warnings")
+    async with run_router(tmp_path) as router:
+        page = await events(router, "action=pool_change&limit=2")
+        assert [event["detail"] for event in page] == ["concurrency 6 -> 7", "concurrency 5 -> 6"]
+        page = await events(router, f"action=pool_change&before={page[-1]['number']}")
+        assert [event["detail"] for event in page] == ["concurrency 4 -> 5", "concurrency 3 -> 4", "concurrency 2 -> 3"]
+        assert await events(router, f"before={page[-1]['number']}") == []
+        newest = (await events(router))[0]
+        assert newest["action"] == "warning_delete"
+        since = newest["at"].replace("+", "%2B")
+        assert newest in await events(router, f"since={since}")
+        assert await events(router, "who=ann") == []
+        assert len(await events(router, "who=anonymous")) == 6
+        (await router.client.get(f"{PATH}?action=nonsense")).assert_problem(400)
+        (await router.client.get(f"{PATH}?since=yesterday")).assert_problem(400, "no time")
+
+
+async def test_a_reader_may_look_and_nobody_may_remove(tmp_path: Path) -> None:
+    async with running_as(tmp_path, KEYS, {"X-API-Key": READER_KEY}) as router:
+        assert (await router.client.get(PATH)).status == 200
+        assert (await router.client.delete(PATH)).status == 405
+    async with running_as(tmp_path, KEYS, {}) as router:
+        assert (await router.client.get(PATH)).status == 401
+
+
+async def test_what_a_sync_changed_is_told_without_addresses_of_queues(tmp_path: Path) -> None:
+    def document(concurrency: int, uri: str, *more: str) -> bytes:
+        pools = [{"code": "A", "concurrency": concurrency}, *({"code": code, "concurrency": 1} for code in more)]
+        return json.dumps({"processingPools": pools, "queues": [{"queueName": "q", "queueUri": uri}]}).encode()
+
+    async with raw_server(always(reply(200, document(5, "embedded:one", "B")))) as server:
+        url = server.url("/router.json").replace("http://", "http://user:s3cret@")
+        async with run_router(tmp_path, sync={"config_url": url, "interval_s": 0.1}) as router:
+            server.script = always(reply(200, document(9, "embedded:two", "C")))
+
+            async def told() -> bool:
+                return len(await events(router, "action=config_change")) == 2
+
+            await until(told)
+            changed, first = await events(router, "action=config_change")
+            assert first["detail"] == "the first one: 2 pools, 1 queues"
+            assert changed["detail"] == "pool C added; pool B removed; pool A: concurrency 5 -> 9; queue q: uri changed"
+            assert (changed["who"], changed["role"], changed["address"]) == ("config sync", None, None)
+            assert str(server.port) in changed["object"]
+            assert "s3cret" not in str([changed, first])
+
+
+async def test_a_disk_that_fails_keeps_nobody_from_making_a_change(router: Running) -> None:
+    await router.app.audit._writer.close()
+    assert (await router.client.put("/monitoring/pools/POOL-LOW", {"concurrency": 3})).status == 200
+    assert [one.code for one in router.app.warnings.list()] == [WarningCode.AUDIT_FAILED]
+    health = (await router.client.get("/monitoring/health")).json
+    assert "AUDIT_FAILED" in health["reasons"][0]["text"]

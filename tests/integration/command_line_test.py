@@ -40,7 +40,7 @@ async def test_a_data_folder_that_cannot_be_made_is_named(folder: str) -> None:
     assert f"data folder {folder} cannot be made" in said
 
 
-@pytest.mark.parametrize("name", ["queue.db", "dead-letters.db"])
+@pytest.mark.parametrize("name", ["queue.db", "dead-letters.db", "audit.db"])
 async def test_a_corrupt_database_file_is_named_and_left_as_it_is(tmp_path: Path, name: str) -> None:
     garbage = b"this is not a database, whatever its name says. " * 100
     (tmp_path / name).write_bytes(garbage)

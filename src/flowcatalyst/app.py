@@ -28,6 +28,7 @@ from flowcatalyst.operations.dead_letters import DeadLetters
 from flowcatalyst.operations.notify import Notifier
 from flowcatalyst.operations.router_config import QueueConfig, RouterConfig, difference
 from flowcatalyst.operations.standby import Standby
+from flowcatalyst.operations.supervisor import Supervisor
 from flowcatalyst.operations.warnings import WarningCode, WarningLog
 from flowcatalyst.queue_factory import QueueFactory
 from flowcatalyst.queues.consumer import Consumer
@@ -54,6 +55,7 @@ class App:
         self.ids = IdSource(self.clock)
         self.identity = f"{gethostname()}-{os.getpid()}-{self.ids.new_id()}"  # new at each start
         self.warnings = WarningLog(self.clock)
+        self.supervisor = Supervisor(self.clock, self.warnings)
         self.depths = Depths(self.clock)
         self.judge = OrderJudge()  # of the built-in receivers
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
@@ -166,7 +168,7 @@ class App:
             return None
         client = self._clients.http if settings.webhook_url.startswith("http:") else self._clients.https
         notifier = Notifier(settings, client, self.clock, self.warnings, self.identity)
-        tasks.spawn(notifier.run(), "notify")
+        self.supervisor.spawn(tasks, "notify", notifier.run)
         return notifier
 
     async def _start_sync(self, tasks: Tasks) -> None:
@@ -183,7 +185,7 @@ class App:
             lambda: self.router.pools,
         )
         await self.sync.first_sync()
-        tasks.spawn(self.sync.run(), "sync configuration")
+        self.supervisor.spawn(tasks, "sync configuration", self.sync.run)
 
     @asynccontextmanager
     async def _whenever_primary(self) -> AsyncIterator[None]:
@@ -191,7 +193,9 @@ class App:
             async with self._at_work_now():
                 yield
             return
-        self.standby = Standby(self.settings.standby, self.clock, self.identity, self.warnings, self.fence)
+        self.standby = Standby(
+            self.settings.standby, self.clock, self.identity, self.warnings, self.fence, supervisor=self.supervisor
+        )
         waiting = Tasks().spawn(self.standby.run(self._one_term_of_many), "standby")
         try:
             yield
@@ -234,7 +238,7 @@ class App:
                 await self.factory.close(name, queue)
 
     def _new_engine(self) -> Engine:
-        return Engine(self.dead_letters, self.warnings, self.clock, self.fence)
+        return Engine(self.dead_letters, self.warnings, self.clock, self.fence, self.supervisor)
 
     async def apply(self, config: RouterConfig) -> None:
         """Put a configuration in force: at once if at work, else at the next term.

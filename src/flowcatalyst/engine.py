@@ -6,6 +6,7 @@ It knows no settings, no files and no sockets, so the same code runs in producti
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -13,6 +14,7 @@ import structlog
 from flowcatalyst.clock import Clock
 from flowcatalyst.delivery.mediator import endpoint_of, origin_of
 from flowcatalyst.message import Severity
+from flowcatalyst.operations.supervisor import Supervisor
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.operations.watch import (
     BACKLOG_PERIOD_S,
@@ -64,7 +66,12 @@ class Engine:
     """Everything between the queues and the HTTP clients. Starts once and stops once."""
 
     def __init__(
-        self, dead_letters: DeadLetterSink, warnings: WarningSink, clock: Clock, fence: Fence | None = None
+        self,
+        dead_letters: DeadLetterSink,
+        warnings: WarningSink,
+        clock: Clock,
+        fence: Fence | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self.tracker = InFlightTracker()
         self.breakers = Breakers()
@@ -74,7 +81,8 @@ class Engine:
         self.stopping = False
         self.stopped_clean = False
         self.unsettled = 0  # at the end: what was neither acked nor given back for sure
-        self.watches = Watches(clock, warnings)
+        self._supervisor = supervisor or Supervisor(clock, warnings)
+        self.watches = Watches(clock, warnings, self._supervisor)
         self._dead_letters = dead_letters
         self._warnings = warnings
         self._clock = clock
@@ -162,7 +170,7 @@ class Engine:
         self._connections[name] = connections if parallel else 1
         settler = self.settlers[name] = Settler(queue, self.tracker)
         self.consumers[name] = Consumer(queue, settler, self.router, self._dead_letters, self._warnings, self._clock)
-        self._settling[settler] = self._tasks.spawn(settler.run(), f"settle {name}")
+        self._settling[settler] = self._supervisor.spawn(self._tasks, f"settle {name}", settler.run)
         self._consuming[name] = []
         self._lease_watch.period_s = min(self._lease_watch.period_s, queue.capabilities.visibility_s / 4)
         self._start_polling(name)
@@ -196,10 +204,12 @@ class Engine:
         self._start_polling(name)
 
     def _start_polling(self, name: str) -> None:
-        consumer = self.consumers[name]
         polling = [task for task in self._consuming[name] if not task.done()]
-        new = [self._tasks.spawn(consumer.run(), f"consume {name}") for _ in range(self._connections[name])]
-        self._consuming[name] = polling + new
+        run = partial(self.consumers[name].run, self.consumers[name].restarts)
+        count = self._connections[name]
+        self._consuming[name] = polling + [
+            self._supervisor.spawn(self._tasks, f"consume {name}", run) for _ in range(count)
+        ]
 
     def _make_pool(self, code: str, limits: PoolLimits) -> Pool:
         return Pool(code, limits, self._pool_tools)

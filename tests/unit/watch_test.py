@@ -127,7 +127,7 @@ class TestWatches:
             watches.add("things", 10.0, looks.look)
             watches.start(tasks)
             await asyncio.sleep(45)
-            assert codes(warnings) == [WarningCode.WATCHER_DIED]
+            assert codes(warnings) == [WarningCode.TASK_DIED]
             assert looks.count == 3
             await tasks.cancel()
 

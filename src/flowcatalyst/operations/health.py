@@ -37,7 +37,8 @@ class Reason:
 
 def assess(app: App) -> tuple[Level, list[Reason]]:
     """The worst level of all reasons, and the reasons. No reason: healthy, also if there is nothing to do."""
-    reasons = [*_consumers(app), *_breakers(app), *_sync(app), *_standby(app), *_watchers(app), *_warnings(app)]
+    parts = (_consumers, _breakers, _sync, _standby, _watchers, _tasks, _warnings)
+    reasons = [reason for part in parts for reason in part(app)]
     levels = [reason.level for reason in reasons]
     worst = next((level for level in (Level.DEGRADED, Level.WARNING) if level in levels), Level.HEALTHY)
     return worst, reasons
@@ -81,6 +82,13 @@ def _standby(app: App) -> Iterator[Reason]:
 def _watchers(app: App) -> Iterator[Reason]:
     for name in app.engine.watches.late() if app.at_work else ():
         yield Reason(Level.WARNING, "watcher", f"the watcher of {name} is late")
+
+
+def _tasks(app: App) -> Iterator[Reason]:
+    now = app.clock.monotonic()
+    for death in app.supervisor.recent_deaths():
+        text = f"the task '{death.task}' died {now - death.at:.0f} s ago and is started again: {death.error}"
+        yield Reason(Level.DEGRADED, "task", text)
 
 
 def _warnings(app: App) -> Iterator[Reason]:

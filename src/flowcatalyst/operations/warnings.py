@@ -41,7 +41,8 @@ class WarningCode(StrEnum):
     QUEUE_SETUP = "QUEUE_SETUP"  # the way it is set up at its broker asks for trouble
     QUEUE_BACKLOG = "QUEUE_BACKLOG"  # long, or growing
     STANDBY = "STANDBY"  # primary or standby now, or the lock cannot be reached
-    WATCHER_DIED = "WATCHER_DIED"
+    WATCHER_DIED = "WATCHER_DIED"  # one look of it failed or hung
+    TASK_DIED = "TASK_DIED"  # of something that nobody expected; it is started again
     NOTIFICATION_FAILED = "NOTIFICATION_FAILED"
 
 

@@ -81,9 +81,9 @@ class Consumer:
         """For how long no poll succeeded although it should have."""
         return 0.0 if self.waits_for_room else now - max(self._polls_since, self.last_poll_at or 0.0)
 
-    async def run(self) -> None:
-        """Poll until stopped or restarted."""
-        mine = self.restarts
+    async def run(self, restarts: int | None = None) -> None:
+        """Poll until stopped, or until there were more restarts than these; than now if it is not said."""
+        mine = self.restarts if restarts is None else restarts
         while self._goes_on(mine):
             await self._wait_for_room()
             if not self._goes_on(mine):

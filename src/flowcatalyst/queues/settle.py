@@ -195,7 +195,10 @@ def _was_redelivered(delivery: Delivery, receipt: object, result: Settled) -> bo
 async def _ask(call: Awaitable[list[Settled]], count: int) -> list[Settled]:
     """The queue's answer; a queue that cannot be reached settled nothing."""
     try:
-        return await call
+        answers = await call
+        if len(answers) == count:
+            return answers
+        log.error("settle_crashed", action="settle_crashed", messages=count, answers=len(answers))
     except QueueUnavailableError as error:
         log.warning("settle_failed", action="settle_failed", error=str(error), messages=count)
     except Exception as error:  # an ack must not be forgotten because of a bug

@@ -44,6 +44,7 @@ from flowcatalyst.tasks import Tasks
 CONSUMER_STOP_S: Final = 25.0
 POOL_DRAIN_S: Final = 30.0
 SETTLE_S: Final = 10.0
+RECONNECT_S: Final = 10.0
 WINDOW_PERIOD_S: Final = 30.0
 LEASE_PERIOD_S: Final = 15.0  # shorter if a queue has short leases
 
@@ -168,6 +169,10 @@ class Engine:
         queue.fit(self.router.capacity)
         parallel = queue.capabilities.locks_groups and queue.capabilities.ordered_redelivery
         self._connections[name] = connections if parallel else 1
+        if connections > self._connections[name]:
+            text = f"queue {name}: its connections = {connections} is not used, it is polled over one: several polls "
+            text += "of a queue that does not lock groups and redeliver in order would mix up the order of its groups"
+            self._warnings.add(WarningCode.QUEUE_SETUP, Severity.WARN, text, "engine")
         settler = self.settlers[name] = Settler(queue, self.tracker)
         self.consumers[name] = Consumer(queue, settler, self.router, self._dead_letters, self._warnings, self._clock)
         self._settling[settler] = self._supervisor.spawn(self._tasks, f"settle {name}", settler.run)
@@ -198,10 +203,16 @@ class Engine:
         """By name: those that are polled, and those that were removed but are not closed yet."""
         return [*self.queues.items(), *((leaving.name, leaving.queue) for leaving in self._leaving)]
 
-    def restart_consumer(self, name: str) -> None:
-        """Start a new poll loop in place of one that hangs."""
-        self.consumers[name].restart()
-        self._start_polling(name)
+    async def restart_consumer(self, name: str) -> None:
+        """Start a new poll loop, over a new connection, in place of one that hangs: mostly it is the connection."""
+        consumer = self.consumers[name]
+        consumer.restart()
+        try:
+            async with asyncio.timeout(RECONNECT_S):
+                await self.queues[name].reconnect()
+        finally:
+            if self.consumers.get(name) is consumer and not self.stopping:  # nobody removed it meanwhile
+                self._start_polling(name)
 
     def _start_polling(self, name: str) -> None:
         polling = [task for task in self._consuming[name] if not task.done()]

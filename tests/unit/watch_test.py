@@ -153,7 +153,7 @@ class TestConsumerHealth:
             async with rig:
                 restarted: list[str] = []
 
-                def restart(name: str) -> None:
+                async def restart(name: str) -> None:
                     restarted.append(name)
                     rig.consumer.restart()
                     rig.tasks.spawn(rig.consumer.run())
@@ -188,7 +188,7 @@ class TestConsumerHealth:
         async def main() -> None:
             rig = Rig()
 
-            def restart(name: str) -> None:
+            async def restart(name: str) -> None:
                 raise RuntimeError("no")
 
             async with rig:

@@ -141,12 +141,12 @@ class LeaseKeeper:
 
 
 class ConsumerHealth:
-    """Restarts the poll loop of a queue that had no successful poll for a minute."""
+    """Restarts the poll loop of a queue that had no successful poll for a minute, over a new connection."""
 
     def __init__(
         self,
         consumers: Mapping[str, Consumer],
-        restart: Callable[[str], None],
+        restart: Callable[[str], Awaitable[None]],
         clock: Clock,
         warnings: WarningSink,
     ) -> None:
@@ -159,14 +159,14 @@ class ConsumerHealth:
         now = self._clock.monotonic()
         for name, consumer in list(self._consumers.items()):
             if consumer.silent_s(now) >= SILENT_CONSUMER_S:
-                self._restart_one(name, consumer.trouble)
+                await self._restart_one(name, consumer.trouble)
 
-    def _restart_one(self, name: str, trouble: str) -> None:
+    async def _restart_one(self, name: str, trouble: str) -> None:
         text = f"queue {name} was not polled for {SILENT_CONSUMER_S:g} s: its consumer is restarted"
         self._warnings.add(WarningCode.CONSUMER_RESTART, Severity.WARN, text, "watch")
         log.warning("consumer_restarted", action="consumer_restarted", queue=name, trouble=trouble)
         try:
-            self._restart(name)
+            await self._restart(name)
         except Exception as error:
             text = f"the consumer of queue {name} cannot be restarted: {error!r}"
             self._warnings.add(WarningCode.CONSUMER_RESTART_FAILED, Severity.CRITICAL, text, "watch")

@@ -127,6 +127,11 @@ class ActiveMqQueue:
         if connection is not None:
             await connection.close(CLOSE_S)
 
+    async def reconnect(self) -> None:
+        """The broker puts back what came over the present connection; `holds` denies it from now on."""
+        if self._connection is not None:
+            self._connection.abort()
+
     def fit(self, capacity: int) -> None:
         """The broker never has leave to send more than the next receive may bring."""
 

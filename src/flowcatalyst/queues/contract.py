@@ -110,6 +110,9 @@ class Queue(Protocol):
     async def close(self) -> None:
         """End it. What was received and not settled is shown again, in its order, at once or when its lease ends."""
 
+    async def reconnect(self) -> None:
+        """Use the present connection to the broker no more: it hangs. Calls under way on it fail, later ones dial."""
+
     def fit(self, capacity: int) -> None:
         """The router may own this many messages at once; it never asks for more than it has room for."""
 

@@ -77,6 +77,9 @@ class EmbeddedQueue:
                 partial(embedded_jobs.release, owners=[self.store.owner], now=self.store.now(), queue=self.name)
             )
 
+    async def reconnect(self) -> None:
+        """There is a file and no connection."""
+
     def wake(self) -> None:
         """Make those who wait in `receive` look again."""
         self._changes += 1

@@ -80,6 +80,9 @@ class MemoryQueue:
             self._reveal(stored)
         self._changed.set()
 
+    async def reconnect(self) -> None:
+        """There is no connection."""
+
     def fit(self, capacity: int) -> None:
         """It hands out whatever it is asked for."""
 

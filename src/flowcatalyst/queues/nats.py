@@ -14,7 +14,7 @@ from typing import Final
 from nats.aio.msg import Msg
 
 from flowcatalyst.clock import Clock
-from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
+from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Delivery, Settled
 from flowcatalyst.queues.address import NatsAddress
 from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Outgoing, Published, check_outgoing
@@ -23,15 +23,13 @@ from flowcatalyst.queues.nats_format import (
     IN_PROGRESS,
     NAK,
     Receipt,
-    decode_publish_answer,
     delayed_nak,
     group_of,
-    headers_of,
-    size_of,
 )
 from flowcatalyst.queues.nats_ledger import Ledger
 from flowcatalyst.queues.nats_link import NO_RESPONDERS, ApiError, Link, NatsLogin, Request, status_of, where_of
 from flowcatalyst.queues.nats_mailbox import Arrived, Mailbox
+from flowcatalyst.queues.nats_publish import StreamGoneError, publish
 from flowcatalyst.queues.nats_setup import (
     Consumer,
     SetupMissingError,
@@ -52,9 +50,6 @@ LEAST_ACK_PENDING: Final = 1000
 REFUSED_PAUSE_S: Final = 0.25
 CALM_S: Final = 5.0  # two routers at one consumer must not take their messages from each other all the time
 FAILURES_REMEMBERED: Final = 100_000
-WINDOW: Final = 256  # messages that are published at a time
-WINDOW_BYTES: Final = 1 << 20
-TOO_LARGE: Final = 10054  # for the stream's max_msg_size
 
 
 @dataclass(slots=True)
@@ -129,6 +124,11 @@ class NatsQueue:
         self._ledger.let_go()
         self._mailbox.waiting.clear()
         await session.link.close(politely=session.link.alive)
+
+    async def reconnect(self) -> None:
+        """The takeover over the next connection looks after what was on its way."""
+        if self._session is not None:
+            await self._session.link.close(politely=False)
 
     # Receiving
 
@@ -317,44 +317,19 @@ class NatsQueue:
     # Publishing and looking
 
     async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
-        """Append messages, in order. They are durable when this returns.
-
-        Those of different groups are under way together, those of one group one after the other: if one fails, no
-        later one of its group may be there already.
-        """
+        """Append messages, in order. They are durable when this returns."""
         for message in messages:
             check_outgoing(message)
         if not messages:
             return []
         session = await self._connected()
-        link, stream = session.link, await self._known_stream(session)
-        requests = [self._publish_request(message, stream.subject, link.max_payload) for message in messages]
-        published: list[Published] = []
-        while len(published) < len(requests):
-            window = _window(messages, requests, len(published))
-            answers = await link.ask_all(window)
-            published += [self._published(session, answer) for answer in answers]
-        return published
-
-    def _publish_request(self, message: Outgoing, subject: str, max_payload: int) -> Request:
-        payload = message.body.encode()
-        headers = headers_of(message, self._address.stream, self._address.group_header)
-        if (size := size_of(headers, payload)) > max_payload:
-            raise InvalidMessageError(f"message has {size} bytes with its headers, and the server takes {max_payload}")
-        return subject, payload, headers
-
-    def _published(self, session: _Session, answer: Msg | None) -> Published:
-        if answer is None:
-            raise session.link.give_up("a message was not confirmed")
-        if status_of(answer) == NO_RESPONDERS:
+        stream = await self._known_stream(session)
+        try:
+            answers = await publish(session.link, self._address, stream.subject, messages)
+        except StreamGoneError:
             session.stream = None
-            raise QueueUnavailableError(f"no stream at {self._where} takes what {self._address.stream} should")
-        result = decode_publish_answer(answer.data)
-        if result.error is not None:
-            if result.error.err_code == TOO_LARGE:
-                raise InvalidMessageError(f"stream {self._address.stream} refuses it: {result.error.description}")
-            raise QueueUnavailableError(f"stream {self._address.stream} refuses it: {result.error.description}")
-        return Published(self._broker_id(result.seq), duplicate=result.duplicate)
+            raise
+        return [Published(self._broker_id(answer.seq), duplicate=answer.duplicate) for answer in answers]
 
     def holds(self, delivery: Delivery) -> bool:
         """Only its lease, which the router watches itself, can end."""
@@ -434,17 +409,3 @@ class NatsQueue:
         except ApiError as error:
             session.stream = session.consumer = None
             raise QueueUnavailableError(f"stream {self._address.stream} at {self._where}: {error}") from None
-
-
-def _window(messages: Sequence[Outgoing], requests: Sequence[Request], start: int) -> Sequence[Request]:
-    """What may be under way together: at most one message of each group."""
-    groups: set[str] = set()
-    size = 0
-    for position in range(start, min(start + WINDOW, len(requests))):
-        group = messages[position].group
-        size += len(requests[position][1])
-        if position > start and (group in groups or size > WINDOW_BYTES):
-            return requests[start:position]
-        if group is not None:
-            groups.add(group)
-    return requests[start : start + WINDOW]

@@ -123,10 +123,10 @@ class _Refusal(msgspec.Struct):
     err_code: int = 0
 
 
-class _PublishAnswer(msgspec.Struct):
+class PublishAnswer(msgspec.Struct):
     seq: int = 0
     duplicate: bool = False
     error: _Refusal | None = None
 
 
-decode_publish_answer = msgspec.json.Decoder(_PublishAnswer).decode
+decode_publish_answer = msgspec.json.Decoder(PublishAnswer).decode

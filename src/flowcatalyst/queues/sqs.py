@@ -104,6 +104,10 @@ class SqsQueue:
         await self._tasks.cancel()
         await self._connection.close()
 
+    async def reconnect(self) -> None:
+        """With new sockets; calls under way fail."""
+        await self._connection.renew()
+
     def fit(self, capacity: int) -> None:
         """It hands out what it is asked for."""
 

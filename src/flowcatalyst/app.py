@@ -73,6 +73,7 @@ class App:
         self.stopping = False
         self.at_work = False  # polls its queues: not while it is a standby
         self._changing = asyncio.Lock()  # a term begins, or a configuration is applied
+        self._configured = asyncio.Event()
 
     # What others look at; it belongs to the engine of the present term.
 
@@ -172,9 +173,14 @@ class App:
         return notifier
 
     async def _start_sync(self, tasks: Tasks) -> None:
-        """Learn pools and queues from elsewhere, if so configured. Raises `ConfigSyncFailedError`."""
+        """Learn pools and queues from elsewhere, if so configured.
+
+        A router on its own needs them now, and raises `ConfigSyncFailedError` if it does not get them. One that shares
+        the work with others waits for them as long as it takes.
+        """
         settings = self.settings.sync
         if settings.config_url is None:
+            self._configured.set()
             return
         self.sync = ConfigSync(
             settings,
@@ -184,8 +190,16 @@ class App:
             self.apply,
             lambda: self.router.pools,
         )
-        await self.sync.first_sync()
-        self.supervisor.spawn(tasks, "sync configuration", self.sync.run)
+        if self.settings.standby.redis_url is None:
+            await self.sync.first_sync()
+        self.supervisor.spawn(tasks, "sync configuration", self._follow_configuration)
+
+    async def _follow_configuration(self) -> None:
+        assert self.sync is not None, "made before it is followed"
+        if self.sync.in_force is None:
+            await self.sync.first_sync_at_last()
+        self._configured.set()
+        await self.sync.run()
 
     @asynccontextmanager
     async def _whenever_primary(self) -> AsyncIterator[None]:
@@ -196,12 +210,18 @@ class App:
         self.standby = Standby(
             self.settings.standby, self.clock, self.identity, self.warnings, self.fence, supervisor=self.supervisor
         )
-        waiting = Tasks().spawn(self.standby.run(self._one_term_of_many), "standby")
+        waiting = Tasks().spawn(self._stand_by(self.standby), "standby")
         try:
             yield
         finally:
             self.standby.stop()
+            self._configured.set()  # it waits for that no longer
             await waiting
+
+    async def _stand_by(self, standby: Standby) -> None:
+        """Without a configuration it could not work, and would only keep the lock from one that can."""
+        await self._configured.wait()
+        await standby.run(self._one_term_of_many)
 
     @asynccontextmanager
     async def _one_term_of_many(self) -> AsyncIterator[None]:

@@ -12,6 +12,7 @@ from flowcatalyst.config import Settings
 from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Severity
 from flowcatalyst.operations.health import SILENT_STORAGE_S
+from flowcatalyst.operations.router_config import RouterConfig
 from flowcatalyst.operations.standby import StandbyState
 from flowcatalyst.operations.warnings import WarningCode
 from flowcatalyst.operations.watch import SILENT_CONSUMER_S, Watch, Watches
@@ -225,6 +226,7 @@ async def test_an_open_breaker_is_a_warning_that_names_its_endpoint(router: Runn
 
 async def test_a_failed_config_sync_is_a_warning(router: Running) -> None:
     sync = resting_sync(router)
+    sync.in_force = RouterConfig()
     assert (await health(router))["status"] == "HEALTHY"
     sync.trouble = "http://config.test/ answered 500"
     await assert_one_reason(router, "WARNING", "config sync", "http://config.test/ answered 500")

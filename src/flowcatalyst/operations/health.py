@@ -68,7 +68,10 @@ def _breakers(app: App) -> Iterator[Reason]:
 
 
 def _sync(app: App) -> Iterator[Reason]:
-    if app.sync is not None and app.sync.trouble:
+    if app.sync is not None and app.sync.in_force is None:
+        why = f": {app.sync.trouble}" if app.sync.trouble else ""
+        yield Reason(Level.DEGRADED, "config sync", f"the pools and queues are not known yet{why}")
+    elif app.sync is not None and app.sync.trouble:
         yield Reason(Level.WARNING, "config sync", f"the latest config sync failed: {app.sync.trouble}")
 
 

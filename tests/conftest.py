@@ -14,6 +14,7 @@ BROKER_TESTS = {
     "nats_cluster_test.py",
     "broker_kill_test.py",
     "half_dead_connection_test.py",
+    "losses_test.py",
     "broker_router_test.py",
     "mixed_queues_test.py",
     "nats_queue_test.py",

@@ -32,7 +32,7 @@ from flowcatalyst.operations.supervisor import Supervisor
 from flowcatalyst.operations.warnings import WarningCode, WarningLog
 from flowcatalyst.queue_factory import QueueFactory
 from flowcatalyst.queues.consumer import Consumer
-from flowcatalyst.queues.contract import BrokerQueue, Queue
+from flowcatalyst.queues.contract import BrokerQueue, Loss, Queue
 from flowcatalyst.queues.embedded import EmbeddedQueue
 from flowcatalyst.queues.embedded_store import EmbeddedStore
 from flowcatalyst.queues.settle import Settler
@@ -67,6 +67,7 @@ class App:
         self.engine = self._new_engine()  # of the present term of work; of the latest one if there will be no other
         self.stopped_clean = True  # everything in hand was settled or given back at the end of the latest term
         self.unsettled = 0  # what was not, if not
+        self.losses: list[Loss] = []  # at the brokers, in all terms that are over
         self.sync: ConfigSync | None = None
         self.standby: Standby | None = None
         self.started = False
@@ -254,6 +255,7 @@ class App:
                 self.at_work = False
             await engine.stop()
             self.stopped_clean, self.unsettled = engine.stopped_clean, engine.unsettled
+            self.losses += engine.losses
             for name, queue in engine.open_queues():
                 await self.factory.close(name, queue)
 

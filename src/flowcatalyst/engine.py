@@ -29,7 +29,7 @@ from flowcatalyst.operations.watch import (
     Watches,
 )
 from flowcatalyst.queues.consumer import Consumer
-from flowcatalyst.queues.contract import Queue
+from flowcatalyst.queues.contract import Loss, Queue
 from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.breaker import Breakers
 from flowcatalyst.routing.fence import Fence
@@ -91,6 +91,7 @@ class Engine:
         self.queues: dict[str, Queue] = {}
         self._connections: dict[str, int] = {}
         self._leaving: list[_Leaving] = []
+        self._losses: list[Loss] = []  # of queues that were removed
         self._tasks = Tasks()
         self._slots = Tasks()
         self._consuming: dict[str, list[asyncio.Task[None]]] = {}
@@ -184,6 +185,7 @@ class Engine:
         """Poll a queue no more. What came from it is worked off, then `forget_left` closes it."""
         consumer = self.consumers.pop(name)
         consumer.stop()
+        self._losses += consumer.losses
         settler = self.settlers.pop(name)
         self._leaving.append(_Leaving(name, self.queues.pop(name), settler, self._consuming.pop(name)))
 
@@ -198,6 +200,11 @@ class Engine:
                 if self._on_left is not None:
                     await self._on_left(leaving.name, leaving.queue)
                 log.info("queue_left", action="queue_left", queue=leaving.name)
+
+    @property
+    def losses(self) -> list[Loss]:
+        """What its queues lost so far, while nobody here had settled it."""
+        return [*self._losses, *(loss for consumer in self.consumers.values() for loss in consumer.losses)]
 
     def open_queues(self) -> list[tuple[str, Queue]]:
         """By name: those that are polled, and those that were removed but are not closed yet."""

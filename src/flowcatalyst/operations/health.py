@@ -10,6 +10,7 @@ from flowcatalyst.app import App
 from flowcatalyst.errors import FlowCatalystError
 from flowcatalyst.message import Severity
 from flowcatalyst.operations.standby import StandbyState
+from flowcatalyst.operations.warnings import WarningCode, WarningFilter
 from flowcatalyst.operations.watch import SILENT_CONSUMER_S
 from flowcatalyst.queues import embedded_jobs
 from flowcatalyst.queues.consumer import Consumer
@@ -96,6 +97,9 @@ def _tasks(app: App) -> Iterator[Reason]:
 
 def _warnings(app: App) -> Iterator[Reason]:
     critical = [one for one in app.warnings.list() if one.severity is Severity.CRITICAL and not one.acknowledged]
+    lost = app.warnings.list(WarningFilter(code=WarningCode.MESSAGES_LOST, acknowledged=False))
+    if lost:
+        yield Reason(Level.WARNING, "messages", f"messages were lost; acknowledge the warning: {lost[0].message}")
     if critical:
         newest = critical[0]
         count = "a critical warning" if len(critical) == 1 else f"{len(critical)} critical warnings, the newest"

@@ -39,6 +39,8 @@ class WarningCode(StrEnum):
     QUEUE_UNAVAILABLE = "QUEUE_UNAVAILABLE"
     QUEUE_RECOVERED = "QUEUE_RECOVERED"  # it can be read again
     QUEUE_SETUP = "QUEUE_SETUP"  # the way it is set up at its broker asks for trouble
+    MESSAGES_LOST = "MESSAGES_LOST"  # at the broker: what was in a queue is gone, and nobody settled it
+    MESSAGES_UNREADABLE = "MESSAGES_UNREADABLE"  # they are dead letters
     QUEUE_BACKLOG = "QUEUE_BACKLOG"  # long, or growing
     STANDBY = "STANDBY"  # primary or standby now, or the lock cannot be reached
     WATCHER_DIED = "WATCHER_DIED"  # one look of it failed or hung

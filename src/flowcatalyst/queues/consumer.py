@@ -10,7 +10,7 @@ from flowcatalyst.clock import Clock
 from flowcatalyst.errors import FlowCatalystError, InvalidMessageError, QueueUnavailableError
 from flowcatalyst.message import Delivery, Outcome, Severity, parse_pointer
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
-from flowcatalyst.queues.contract import Queue
+from flowcatalyst.queues.contract import Loss, Queue
 from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.policy import DEFAULT_DELAY_S
 from flowcatalyst.routing.router import Router
@@ -24,6 +24,7 @@ CLOCK_GRAIN_S: Final = 0.001  # what is left of a wait may be too little to wait
 # A poll that ends at once with nothing, again and again, must not keep the processor busy.
 EARLY_S: Final = 0.5
 EARLY_PAUSE_S: Final = 0.25
+UNREADABLE_PERIOD_S: Final = 60.0  # between two warnings about messages that cannot be read
 
 log = structlog.get_logger("flowcatalyst.consumer")
 
@@ -47,6 +48,7 @@ class Consumer:
         self.last_poll_at: float | None = None  # monotonic; of successful polls only
         self.trouble = ""  # why the newest poll failed; empty when it did not
         self.restarts = 0
+        self.losses: list[Loss] = []  # of its queue, so far
         self.waits_for_room = False  # the pools ask for nothing, so it does not poll
         self._polls_since = clock.monotonic()  # when it began, or began again, to poll
         self._queue = queue
@@ -59,6 +61,9 @@ class Consumer:
         self._stop_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pause_s = 0.0
         self._trouble_since = 0.0  # monotonic
+        self._unreadable = 0  # since the last warning about them
+        self._unreadable_why = ""  # of the newest
+        self._unreadable_told_at = -UNREADABLE_PERIOD_S  # monotonic
         self._advised: Sequence[str] = ()  # what was passed on since the queue recovered
 
     def __repr__(self) -> str:
@@ -154,6 +159,7 @@ class Consumer:
             text = f"queue {self._queue.name} cannot be read: {error}"
             self._warnings.add(WarningCode.QUEUE_UNAVAILABLE, Severity.ERROR, text, "consumer")
             log.warning("poll_failed", action="poll_failed", queue=self._queue.name, error=str(error))
+            self._tell_of_losses()
             await self._has_failed(str(error))
             return
         self._has_succeeded()
@@ -164,6 +170,9 @@ class Consumer:
             return
         if unreadable := self._route(batch):
             await asyncio.gather(*(self._dead_letter(delivery, reason) for delivery, reason in unreadable))
+            self._unreadable += len(unreadable)
+            self._unreadable_why = unreadable[-1][1]
+        self._tell_of_unreadable()
         if 0 < len(batch) < capabilities.max_batch:
             await self._pause(capabilities.partial_pause_s)
         elif not batch and self._clock.monotonic() - began < min(EARLY_S, capabilities.long_poll_s / 2):
@@ -224,7 +233,28 @@ class Consumer:
         self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
         await self._pause(self._pause_s)
 
+    def _tell_of_unreadable(self) -> None:
+        """At once, then once in a while: a sender with a bug has thousands of them."""
+        now = self._clock.monotonic()
+        if not self._unreadable or now - self._unreadable_told_at < UNREADABLE_PERIOD_S:
+            return
+        count = "a message" if self._unreadable == 1 else f"{self._unreadable} messages"
+        text = f"queue {self._queue.name}: {count} could not be read and went to the dead letters; the newest: "
+        self._warnings.add(WarningCode.MESSAGES_UNREADABLE, Severity.WARN, f"{text}{self._unreadable_why}", "consumer")
+        self._unreadable, self._unreadable_told_at = 0, now
+
+    def _tell_of_losses(self) -> None:
+        while losses := self._queue.losses:
+            loss = losses.pop(0)
+            in_hand = self._settler.in_hand
+            had = f"; {in_hand} of its messages were in hand here" if in_hand else ""
+            text = f"queue {self._queue.name}: {loss.text}{had}"
+            self.losses.append(Loss(text, loss.messages))
+            self._warnings.add(WarningCode.MESSAGES_LOST, Severity.ERROR, text, "consumer")
+            log.error("messages_lost", action="messages_lost", queue=self._queue.name, loss=text, in_hand=in_hand)
+
     def _has_succeeded(self) -> None:
+        self._tell_of_losses()
         self._pause_s = 0.0
         self.last_poll_at = self._clock.monotonic()
         name = self._queue.name

@@ -17,7 +17,7 @@ from flowcatalyst.clock import Clock
 from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Delivery, Settled
 from flowcatalyst.queues.address import NatsAddress
-from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Outgoing, Published, check_outgoing
+from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Loss, Outgoing, Published, check_outgoing
 from flowcatalyst.queues.nats_format import (
     ACK,
     IN_PROGRESS,
@@ -25,9 +25,11 @@ from flowcatalyst.queues.nats_format import (
     Receipt,
     delayed_nak,
     group_of,
+    pending_in,
 )
 from flowcatalyst.queues.nats_ledger import Ledger
 from flowcatalyst.queues.nats_link import NO_RESPONDERS, ApiError, Link, NatsLogin, Request, status_of, where_of
+from flowcatalyst.queues.nats_losses import LossWatch
 from flowcatalyst.queues.nats_mailbox import Arrived, Mailbox
 from flowcatalyst.queues.nats_publish import StreamGoneError, publish
 from flowcatalyst.queues.nats_setup import (
@@ -94,8 +96,13 @@ class NatsQueue:
         self._is_missing = False  # stream or consumer: what came from them cannot be settled
         self._ack_wait_s = visibility_s
         self._ledger = Ledger()
+        self._loss_watch = LossWatch(address.stream, address.consumer)
         self._mailbox = Mailbox(address, clock)
         self._failures: Recent[str, int] = Recent(FAILURES_REMEMBERED)  # by broker id: JetStream has no place for it
+
+    @property
+    def losses(self) -> list[Loss]:
+        return self._loss_watch.found
 
     def fit(self, capacity: int) -> None:
         """The consumer has to let so many be in flight; it is changed before the next receive."""
@@ -217,6 +224,8 @@ class NatsQueue:
             arrived = waiting.pop(seq)
             self._ledger.came(seq, arrived.message.reply)
             deliveries.append(self._delivery(arrived))
+        if deliveries:
+            self._loss_watch.came(arrived.place.delivery, pending_in(arrived.message.reply))
         return deliveries
 
     def _delivery(self, arrived: Arrived) -> Delivery:
@@ -339,8 +348,10 @@ class NatsQueue:
         """By the consumer's counters."""
         session = await self._connected()
         await self._set_up(session)
+        stream = await self._known_stream(session)
         with self._refusals_as_queue_errors(session):
             state = await consumer_state(session.link, self._address)
+        self._loss_watch.look(state, keeps_acknowledged=stream.keeps_acknowledged)
         delayed = self._ledger.delayed(self._clock.monotonic())
         not_out = len(self._ledger.given_back) + len(self._mailbox.waiting)
         return Depth(state["num_pending"] + not_out, max(state["num_ack_pending"] - delayed - not_out, 0), delayed)
@@ -372,6 +383,7 @@ class NatsQueue:
             with self._told_if_missing():
                 session.consumer = await prepare_consumer(session.link, self._address, self._wishes)
             self._ack_wait_s = session.consumer.ack_wait_s
+            self._loss_watch.look(session.consumer.state, keeps_acknowledged=stream.keeps_acknowledged)
             self.advice = [*stream.advice, *session.consumer.advice, *self._advice_on_sharing(session)]
             self._is_missing = False
         return session.consumer
@@ -389,6 +401,9 @@ class NatsQueue:
             with self._told_if_missing():
                 session.stream = await prepare_stream(session.link, self._address)
             if session.stream.created != self._identity:
+                if self._identity:
+                    in_hand = len(self._ledger.held) + len(self._mailbox.waiting) + len(self._ledger.given_back)
+                    self._loss_watch.stream_was_made_anew(in_hand + self._ledger.delayed(self._clock.monotonic()))
                 self._identity = session.stream.created
                 self._ledger.clear()
                 self._mailbox.waiting.clear()

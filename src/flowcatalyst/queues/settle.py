@@ -105,6 +105,11 @@ class Settler:
         return len(self._acks) + self._flushing
 
     @property
+    def in_hand(self) -> int:
+        """Messages of its queue that the router owns."""
+        return sum(1 for delivery in self._tracker if delivery.source is self)
+
+    @property
     def is_idle(self) -> bool:
         return self._idle.is_set()
 

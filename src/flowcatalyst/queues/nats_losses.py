@@ -28,7 +28,7 @@ class LossWatch:
     def stream_was_made_anew(self, in_hand: int) -> None:
         held = self._pending + in_hand
         text = f"stream {self._stream} was deleted and made anew: it held {held} messages by what was known last"
-        self.found.append(Loss(text, held))
+        self.found.append(Loss(text, held or None))  # what was published since the newest delivery nobody knows
         self._created, self._pending, self._pending_at = "", 0, 0
 
     def look(self, state: Json, *, keeps_acknowledged: bool) -> None:

@@ -13,6 +13,8 @@ BROKER_TESTS = {
     "two_routers_test.py",
     "nats_cluster_test.py",
     "broker_kill_test.py",
+    "half_dead_connection_test.py",
+    "losses_test.py",
     "broker_router_test.py",
     "mixed_queues_test.py",
     "nats_queue_test.py",

@@ -30,10 +30,11 @@ from flowcatalyst.operations.notify import Notifier
 from flowcatalyst.operations.outages import DEAD_LETTER_PERIOD_S, DeadLetterOutages, OutageLimits
 from flowcatalyst.operations.router_config import QueueConfig, RouterConfig, changes_in_words, difference
 from flowcatalyst.operations.standby import Standby
+from flowcatalyst.operations.supervisor import Supervisor
 from flowcatalyst.operations.warnings import WarningCode, WarningLog
 from flowcatalyst.queue_factory import QueueFactory
 from flowcatalyst.queues.consumer import Consumer
-from flowcatalyst.queues.contract import BrokerQueue, Queue
+from flowcatalyst.queues.contract import BrokerQueue, Loss, Queue
 from flowcatalyst.queues.embedded import EmbeddedQueue
 from flowcatalyst.queues.embedded_store import EmbeddedStore
 from flowcatalyst.queues.settle import Settler
@@ -56,6 +57,7 @@ class App:
         self.ids = IdSource(self.clock)
         self.identity = f"{gethostname()}-{os.getpid()}-{self.ids.new_id()}"  # new at each start
         self.warnings = WarningLog(self.clock)
+        self.supervisor = Supervisor(self.clock, self.warnings)
         self.depths = Depths(self.clock)
         self.judge = OrderJudge()  # of the built-in receivers
         self.audit = AuditLog(settings.data_dir / "audit.db", self.clock, self.warnings)
@@ -72,12 +74,14 @@ class App:
         self.engine = self._new_engine()  # of the present term of work; of the latest one if there will be no other
         self.stopped_clean = True  # everything in hand was settled or given back at the end of the latest term
         self.unsettled = 0  # what was not, if not
+        self.losses: list[Loss] = []  # at the brokers, in all terms that are over
         self.sync: ConfigSync | None = None
         self.standby: Standby | None = None
         self.started = False
         self.stopping = False
         self.at_work = False  # polls its queues: not while it is a standby
         self._changing = asyncio.Lock()  # a term begins, or a configuration is applied
+        self._configured = asyncio.Event()
 
     # What others look at; it belongs to the engine of the present term.
 
@@ -175,13 +179,18 @@ class App:
             return None
         client = self._clients.http if settings.webhook_url.startswith("http:") else self._clients.https
         notifier = Notifier(settings, client, self.clock, self.warnings, self.identity)
-        tasks.spawn(notifier.run(), "notify")
+        self.supervisor.spawn(tasks, "notify", notifier.run)
         return notifier
 
     async def _start_sync(self, tasks: Tasks) -> None:
-        """Learn pools and queues from elsewhere, if so configured. Raises `ConfigSyncFailedError`."""
+        """Learn pools and queues from elsewhere, if so configured.
+
+        A router on its own needs them now, and raises `ConfigSyncFailedError` if it does not get them. One that shares
+        the work with others waits for them as long as it takes.
+        """
         settings = self.settings.sync
         if settings.config_url is None:
+            self._configured.set()
             return
         self.sync = ConfigSync(
             settings,
@@ -192,8 +201,16 @@ class App:
             lambda: self.router.pools,
             self._note_config,
         )
-        await self.sync.first_sync()
-        tasks.spawn(self.sync.run(), "sync configuration")
+        if self.settings.standby.redis_url is None:
+            await self.sync.first_sync()
+        self.supervisor.spawn(tasks, "sync configuration", self._follow_configuration)
+
+    async def _follow_configuration(self) -> None:
+        assert self.sync is not None, "made before it is followed"
+        if self.sync.in_force is None:
+            await self.sync.first_sync_at_last()
+        self._configured.set()
+        await self.sync.run()
 
     def _note_config(self, before: RouterConfig | None, now: RouterConfig) -> None:
         sources = "" if self.sync is None else ", ".join(source.label for source in self.sync.sources)
@@ -206,13 +223,21 @@ class App:
             async with self._at_work_now():
                 yield
             return
-        self.standby = Standby(self.settings.standby, self.clock, self.identity, self.warnings, self.fence)
-        waiting = Tasks().spawn(self.standby.run(self._one_term_of_many), "standby")
+        self.standby = Standby(
+            self.settings.standby, self.clock, self.identity, self.warnings, self.fence, supervisor=self.supervisor
+        )
+        waiting = Tasks().spawn(self._stand_by(self.standby), "standby")
         try:
             yield
         finally:
             self.standby.stop()
+            self._configured.set()  # it waits for that no longer
             await waiting
+
+    async def _stand_by(self, standby: Standby) -> None:
+        """Without a configuration it could not work, and would only keep the lock from one that can."""
+        await self._configured.wait()
+        await standby.run(self._one_term_of_many)
 
     @asynccontextmanager
     async def _one_term_of_many(self) -> AsyncIterator[None]:
@@ -245,13 +270,14 @@ class App:
                 self.at_work = False
             await engine.stop()
             self.stopped_clean, self.unsettled = engine.stopped_clean, engine.unsettled
+            self.losses += engine.losses
             for name, queue in engine.open_queues():
                 await self.factory.close(name, queue)
 
     def _new_engine(self) -> Engine:
         health = self.settings.health
         limits = OutageLimits(health.endpoint_down_s, health.group_blocked_s)
-        engine = Engine(self.dead_letters, self.warnings, self.clock, self.fence, limits)
+        engine = Engine(self.dead_letters, self.warnings, self.clock, self.fence, limits, self.supervisor)
         engine.watches.add("dead letters", DEAD_LETTER_PERIOD_S, self.dead_letter_outages.look)
         return engine
 

@@ -6,6 +6,7 @@ It knows no settings, no files and no sockets, so the same code runs in producti
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -21,6 +22,7 @@ from flowcatalyst.operations.outages import (
     GroupOutages,
     OutageLimits,
 )
+from flowcatalyst.operations.supervisor import Supervisor
 from flowcatalyst.operations.warnings import WarningBook, WarningCode
 from flowcatalyst.operations.watch import (
     BACKLOG_PERIOD_S,
@@ -35,7 +37,7 @@ from flowcatalyst.operations.watch import (
     Watches,
 )
 from flowcatalyst.queues.consumer import Consumer
-from flowcatalyst.queues.contract import Queue
+from flowcatalyst.queues.contract import Loss, Queue
 from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.blocked import BlockedGroups
 from flowcatalyst.routing.breaker import Breakers
@@ -51,6 +53,7 @@ from flowcatalyst.tasks import Tasks
 CONSUMER_STOP_S: Final = 25.0
 POOL_DRAIN_S: Final = 30.0
 SETTLE_S: Final = 10.0
+RECONNECT_S: Final = 10.0
 WINDOW_PERIOD_S: Final = 30.0
 LEASE_PERIOD_S: Final = 15.0  # shorter if a queue has short leases
 
@@ -80,6 +83,7 @@ class Engine:
         clock: Clock,
         fence: Fence | None = None,
         outages: OutageLimits = DEFAULT_OUTAGE_LIMITS,
+        supervisor: Supervisor | None = None,
     ) -> None:
         self.tracker = InFlightTracker()
         self.breakers = Breakers()
@@ -94,7 +98,8 @@ class Engine:
         self.stopping = False
         self.stopped_clean = False
         self.unsettled = 0  # at the end: what was neither acked nor given back for sure
-        self.watches = Watches(clock, warnings)
+        self._supervisor = supervisor or Supervisor(clock, warnings)
+        self.watches = Watches(clock, warnings, self._supervisor)
         self._dead_letters = dead_letters
         self._warnings = warnings
         self._clock = clock
@@ -102,6 +107,7 @@ class Engine:
         self.queues: dict[str, Queue] = {}
         self._connections: dict[str, int] = {}
         self._leaving: list[_Leaving] = []
+        self._losses: list[Loss] = []  # of queues that were removed
         self._tasks = Tasks()
         self._slots = Tasks()
         self._consuming: dict[str, list[asyncio.Task[None]]] = {}
@@ -183,9 +189,13 @@ class Engine:
         queue.fit(self.router.capacity)
         parallel = queue.capabilities.locks_groups and queue.capabilities.ordered_redelivery
         self._connections[name] = connections if parallel else 1
+        if connections > self._connections[name]:
+            text = f"queue {name}: its connections = {connections} is not used, it is polled over one: several polls "
+            text += "of a queue that does not lock groups and redeliver in order would mix up the order of its groups"
+            self._warnings.add(WarningCode.QUEUE_SETUP, Severity.WARN, text, "engine")
         settler = self.settlers[name] = Settler(queue, self.tracker)
         self.consumers[name] = Consumer(queue, settler, self.router, self._dead_letters, self._warnings, self._clock)
-        self._settling[settler] = self._tasks.spawn(settler.run(), f"settle {name}")
+        self._settling[settler] = self._supervisor.spawn(self._tasks, f"settle {name}", settler.run)
         self._consuming[name] = []
         self._lease_watch.period_s = min(self._lease_watch.period_s, queue.capabilities.visibility_s / 4)
         self._start_polling(name)
@@ -194,6 +204,8 @@ class Engine:
         """Poll a queue no more. What came from it is worked off, then `forget_left` closes it."""
         consumer = self.consumers.pop(name)
         consumer.stop()
+        self._losses += consumer.losses
+        consumer.losses = []  # it may be taken back
         settler = self.settlers.pop(name)
         self._leaving.append(_Leaving(name, self.queues.pop(name), settler, consumer, self._consuming.pop(name)))
 
@@ -226,20 +238,33 @@ class Engine:
                     await self._on_left(leaving.name, leaving.queue)
                 log.info("queue_left", action="queue_left", queue=leaving.name)
 
+    @property
+    def losses(self) -> list[Loss]:
+        """What its queues lost so far, while nobody here had settled it."""
+        return [*self._losses, *(loss for consumer in self.consumers.values() for loss in consumer.losses)]
+
     def open_queues(self) -> list[tuple[str, Queue]]:
         """By name: those that are polled, and those that were removed but are not closed yet."""
         return [*self.queues.items(), *((leaving.name, leaving.queue) for leaving in self._leaving)]
 
-    def restart_consumer(self, name: str) -> None:
-        """Start a new poll loop in place of one that hangs."""
-        self.consumers[name].restart()
-        self._start_polling(name)
+    async def restart_consumer(self, name: str) -> None:
+        """Start a new poll loop, over a new connection, in place of one that hangs: mostly it is the connection."""
+        consumer = self.consumers[name]
+        consumer.restart()
+        try:
+            async with asyncio.timeout(RECONNECT_S):
+                await self.queues[name].reconnect()
+        finally:
+            if self.consumers.get(name) is consumer and not self.stopping:  # nobody removed it meanwhile
+                self._start_polling(name)
 
     def _start_polling(self, name: str) -> None:
-        consumer = self.consumers[name]
         polling = [task for task in self._consuming[name] if not task.done()]
-        new = [self._tasks.spawn(consumer.run(), f"consume {name}") for _ in range(self._connections[name])]
-        self._consuming[name] = polling + new
+        run = partial(self.consumers[name].run, self.consumers[name].loop)
+        count = self._connections[name]
+        self._consuming[name] = polling + [
+            self._supervisor.spawn(self._tasks, f"consume {name}", run) for _ in range(count)
+        ]
 
     def _make_pool(self, code: str, limits: PoolLimits) -> Pool:
         return Pool(code, limits, self._pool_tools)

@@ -13,15 +13,18 @@ from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Severity
 from flowcatalyst.operations.health import SILENT_STORAGE_S
 from flowcatalyst.operations.outages import DownEndpoint
+from flowcatalyst.operations.router_config import RouterConfig
 from flowcatalyst.operations.standby import StandbyState
 from flowcatalyst.operations.warnings import WarningCode
-from flowcatalyst.operations.watch import SILENT_CONSUMER_S
+from flowcatalyst.operations.watch import SILENT_CONSUMER_S, Watch, Watches
+from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.queues.embedded import EmbeddedQueue
+from flowcatalyst.queues.settle import Settler
 from flowcatalyst.web.asgi import build_api
 from flowcatalyst.web.server import api_server, bind
 from tests.api.breakers_test import open_breaker
 from tests.api.resting import resting_standby, resting_sync
-from tests.api.running import Running, until
+from tests.api.running import Running, run_router, until
 
 PROBES = ("/health/live", "/health/ready", "/health/startup", "/health", "/monitoring/health")
 
@@ -224,6 +227,7 @@ async def test_an_open_breaker_is_a_warning_that_names_its_endpoint(router: Runn
 
 async def test_a_failed_config_sync_is_a_warning(router: Running) -> None:
     sync = resting_sync(router)
+    sync.in_force = RouterConfig()
     assert (await health(router))["status"] == "HEALTHY"
     sync.trouble = "http://config.test/ answered 500"
     await assert_one_reason(router, "WARNING", "config sync", "http://config.test/ answered 500")
@@ -316,3 +320,47 @@ async def test_a_router_that_is_not_at_work_is_not_blamed_for_what_rests(router:
     router.app.engine.watches.all[0].looked_at = 0.0
     router.app.at_work = False
     assert await health(router) == {"status": "HEALTHY", "role": "not at work", "reasons": []}
+
+
+async def test_a_task_of_the_router_that_died_is_degraded_and_works_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths = ["watch leases", "settle default", "consume default"]
+    settle, look_once, wait_for_room = Settler.settle, Watches.look_once, Consumer._wait_for_room
+
+    def dies_of(name: str) -> None:
+        if name in deaths:
+            deaths.remove(name)
+            raise ValueError("a bug")
+
+    async def settle_once(self: Settler) -> None:
+        dies_of(f"settle {self.name}")
+        await settle(self)
+
+    async def look(self: Watches, watch: Watch) -> None:
+        dies_of(f"watch {watch.name}")
+        await look_once(self, watch)
+
+    async def wait(self: Consumer) -> None:
+        dies_of("consume default" if "default" in repr(self) else "")
+        await wait_for_room(self)
+
+    monkeypatch.setattr(Settler, "settle", settle_once)
+    monkeypatch.setattr(Watches, "look_once", look)
+    monkeypatch.setattr(Consumer, "_wait_for_room", wait)
+    monkeypatch.setattr("flowcatalyst.engine.LEASE_PERIOD_S", 0.1)
+    async with run_router(tmp_path) as router:
+        await router.client.post("/api/seed/messages?count=20&queue=default")
+
+        async def all_died() -> bool:
+            return not deaths
+
+        await until(all_died)
+        health = (await router.client.get("/monitoring/health")).json
+        assert health["status"] == "DEGRADED"
+        died = {reason["text"].split("'")[1] for reason in health["reasons"] if reason["part"] == "task"}
+        assert died == {"watch leases", "settle default", "consume default"}
+        codes = [warning.code for warning in router.app.warnings.list() if warning.severity is Severity.ERROR]
+        assert codes.count(WarningCode.TASK_DIED) == 3
+        await router.until_settled()
+        assert (await router.stats())["totalRequests"] == 20

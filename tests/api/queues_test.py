@@ -123,7 +123,7 @@ async def test_a_consumer_whose_polls_fail_says_why(router: Running, monkeypatch
 
 
 async def test_a_consumer_that_was_restarted_says_how_often(router: Running) -> None:
-    router.app.engine.restart_consumer("low")
+    await router.app.engine.restart_consumer("low")
     found = await listed(router, "/monitoring/consumer-health", "queue")
     assert (found["low"]["restarts"], found["high"]["restarts"]) == (1, 0)
 

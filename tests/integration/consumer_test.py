@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from flowcatalyst.engine import Engine
 from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import DEFAULT_POOL, Delivery, Settled
-from flowcatalyst.operations.warnings import WarningCode
+from flowcatalyst.operations.warnings import Warning, WarningCode, WarningFilter  # noqa: A004 - the word operators know
 from flowcatalyst.operations.watch import Backlog
-from flowcatalyst.queues.contract import Demand
+from flowcatalyst.queues.contract import Demand, Outgoing
 from flowcatalyst.queues.memory import MemoryQueue
 from flowcatalyst.queues.settle import MAX_NACK_TRIES
 from flowcatalyst.routing.limits import PoolLimits
@@ -76,6 +76,34 @@ def test_advice_of_a_queue_becomes_a_warning_after_the_first_poll_and_after_each
             assert setup.count == 2
 
     run_virtual(play())
+
+
+def test_messages_that_cannot_be_read_are_one_warning_a_minute_with_their_count() -> None:
+    async def play() -> None:
+        rig = Rig()
+        async with rig:
+            await rig.publish(*(Outgoing("no json", f"g{number}") for number in range(7)))
+            await asyncio.sleep(10)
+            await rig.publish(*(Outgoing("{}", f"g{number}") for number in range(300)))
+            await asyncio.sleep(20)
+            [first] = unreadable(rig)
+            assert first.message.startswith("queue q: 7 messages could not be read and went to the dead letters")
+            assert first.count == 1
+            await asyncio.sleep(60)  # nothing more comes, and the rest is told all the same
+            assert len(unreadable(rig)) == 2
+            assert "queue q: 300 messages could not be read" in unreadable(rig)[0].message
+            assert len(rig.dead_letters.letters) == 307
+            await asyncio.sleep(300)
+            assert len(unreadable(rig)) == 2
+            await rig.publish(Outgoing("[]", "g"))
+            await asyncio.sleep(20)
+            assert "queue q: a message could not be read" in unreadable(rig)[0].message
+
+    run_virtual(play())
+
+
+def unreadable(rig: Rig) -> list[Warning]:
+    return rig.warnings.list(WarningFilter(code=WarningCode.MESSAGES_UNREADABLE))
 
 
 def test_advice_that_a_queue_has_only_later_becomes_a_warning_too() -> None:

@@ -14,12 +14,18 @@ class TcpProxy:
         self._clients: set[asyncio.StreamWriter] = set()
         self._servers: set[asyncio.StreamWriter] = set()
         self._server_may_know = asyncio.Event()
+        self._half_dead: set[asyncio.StreamWriter] = set()
+        self.connections = 0  # made so far
         self.port = 0
 
     async def mend(self) -> None:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         self._server_may_know.set()
+
+    def swallow(self) -> None:
+        """What is connected stays so, but nothing comes through any more. New connections work."""
+        self._half_dead |= self._clients | self._servers
 
     def cut(self) -> None:
         """Everything that is connected breaks, and nobody can connect."""
@@ -41,10 +47,11 @@ class TcpProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
+        self.connections += 1
         self._clients.add(writer)
         self._servers.add(there_writer)
         try:
-            await asyncio.gather(_pass_to_client(there_reader, writer), self._pass_to_server(reader, there_writer))
+            await asyncio.gather(self._pass_to_client(there_reader, writer), self._pass_to_server(reader, there_writer))
         finally:
             self._clients.discard(writer)
             self._servers.discard(there_writer)
@@ -52,23 +59,22 @@ class TcpProxy:
                 one.transport.abort()
 
     async def _pass_to_server(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await _pass_on(reader, writer)
+        await self._pass_on(reader, writer)
         await self._server_may_know.wait()
         writer.transport.abort()
 
+    async def _pass_to_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._pass_on(reader, writer)
+        writer.transport.abort()
 
-async def _pass_to_client(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    await _pass_on(reader, writer)
-    writer.transport.abort()
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    try:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    except ConnectionError:
-        pass
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                if writer not in self._half_dead:
+                    writer.write(data)
+                    await writer.drain()
+        except ConnectionError:
+            pass
 
 
 @asynccontextmanager

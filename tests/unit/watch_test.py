@@ -127,7 +127,7 @@ class TestWatches:
             watches.add("things", 10.0, looks.look)
             watches.start(tasks)
             await asyncio.sleep(45)
-            assert codes(warnings) == [WarningCode.WATCHER_DIED]
+            assert codes(warnings) == [WarningCode.TASK_DIED]
             assert looks.count == 3
             await tasks.cancel()
 
@@ -153,7 +153,7 @@ class TestConsumerHealth:
             async with rig:
                 restarted: list[str] = []
 
-                def restart(name: str) -> None:
+                async def restart(name: str) -> None:
                     restarted.append(name)
                     rig.consumer.restart()
                     rig.tasks.spawn(rig.consumer.run())
@@ -188,7 +188,7 @@ class TestConsumerHealth:
         async def main() -> None:
             rig = Rig()
 
-            def restart(name: str) -> None:
+            async def restart(name: str) -> None:
                 raise RuntimeError("no")
 
             async with rig:

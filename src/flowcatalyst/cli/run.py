@@ -21,6 +21,7 @@ from flowcatalyst.web.server import serve
 
 EXIT_NOT_CLEAN = 3  # something in hand could be neither settled nor given back
 EXIT_SECOND_SIGNAL = 130
+LOSSES_TOLD = 3  # at the stop; the warnings have all of them
 
 Host = Annotated[str | None, typer.Option(help="Address of the API  [default: 127.0.0.1]")]
 Port = Annotated[int | None, typer.Option(help="Port of the API, 0 for a free one  [default: 8080]")]
@@ -104,12 +105,17 @@ async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:
         await signals.stop.wait()
         print("\nStopping: polls and attempts under way may end, which can take up to a minute;", end=" ")
         print("another Ctrl-C stops at once.", flush=True)
-    if app.stopped_clean:
-        print("Stopped. Nothing was lost.")
-    else:
-        what = f"{app.unsettled} messages could be neither acked nor given back: their queues show them again"
-        print(f"Stopped. Nothing was lost, but {what}.")
+    print(f"Stopped. {_last_words(app)}")
     return app.stopped_clean
+
+
+def _last_words(app: App) -> str:
+    left = "" if app.stopped_clean else f"{app.unsettled} messages could be neither acked nor given back"
+    if losses := [loss.text for loss in app.losses if loss.messages != 0]:
+        more = f"; and {len(losses) - LOSSES_TOLD} times more" if len(losses) > LOSSES_TOLD else ""
+        told = f"Messages were lost at the queues while it ran: {'; '.join(losses[:LOSSES_TOLD])}{more}."
+        return f"{told} {left}: their queues show the others again." if left else told
+    return f"Nothing was lost, but {left}: their queues show them again." if left else "Nothing was lost."
 
 
 class _Signals:

@@ -117,6 +117,12 @@ class ConfigSync:
         self._warnings.add(WarningCode.CONFIG_SYNC_FAILED, Severity.CRITICAL, text, SOURCE)
         raise ConfigSyncFailedError(text)
 
+    async def first_sync_at_last(self) -> None:
+        """The same, but for as long as it takes: for a standby, which has time."""
+        while not await self._sync():
+            self._warn_of_failures()
+            await asyncio.sleep(self._settings.attempt_pause_s)
+
     async def run(self) -> None:
         """Sync again every `interval_s`, for ever. What fails leaves the configuration in force as it is."""
         began_at = self._clock.monotonic()
@@ -169,9 +175,9 @@ class ConfigSync:
                 await self._ask_those_due(attempt)
                 if not self._failures():
                     await self._put_in_force()
-                    if not self._apply_failure:
-                        break
-        return self._end_sync()
+                if self._end_sync():
+                    return True
+        return False
 
     def _expect_everybody(self) -> None:
         for state in self.sources:
@@ -198,7 +204,10 @@ class ConfigSync:
             state.failure, state.is_due = "", False
             state.answered_at = self._clock.wall()
             return
-        log.warning("config_attempt_failed", action="config_attempt_failed", attempt=attempt, error=state.failure)
+        attempts = self._settings.attempts
+        log.warning(
+            "config_attempt_failed", action="config_attempt_failed", attempt=attempt, of=attempts, error=state.failure
+        )
 
     def _failures(self) -> list[str]:
         return [state.failure for state in self.sources if state.is_due]

@@ -44,16 +44,8 @@ class Reason:
 
 def assess(app: App) -> tuple[Level, list[Reason]]:
     """The worst level of all reasons, and the reasons. No reason: healthy, also if there is nothing to do."""
-    reasons = [
-        *_consumers(app),
-        *_endpoints(app),
-        *_groups(app),
-        *_dead_letters(app),
-        *_sync(app),
-        *_standby(app),
-        *_watchers(app),
-        *_warnings(app),
-    ]
+    parts = (_consumers, _endpoints, _groups, _dead_letters, _sync, _standby, _watchers, _tasks, _warnings)
+    reasons = [reason for part in parts for reason in part(app)]
     levels = [reason.level for reason in reasons]
     worst = next((level for level in (Level.DEGRADED, Level.WARNING) if level in levels), Level.HEALTHY)
     return worst, reasons
@@ -118,7 +110,10 @@ def _dead_letters(app: App) -> Iterator[Reason]:
 
 
 def _sync(app: App) -> Iterator[Reason]:
-    if app.sync is not None and app.sync.trouble:
+    if app.sync is not None and app.sync.in_force is None:
+        why = f": {app.sync.trouble}" if app.sync.trouble else ""
+        yield Reason(Level.DEGRADED, "config sync", f"the pools and queues are not known yet{why}")
+    elif app.sync is not None and app.sync.trouble:
         yield Reason(Level.WARNING, "config sync", f"the latest config sync failed: {app.sync.trouble}")
 
 
@@ -132,6 +127,13 @@ def _standby(app: App) -> Iterator[Reason]:
 def _watchers(app: App) -> Iterator[Reason]:
     for name in app.engine.watches.late() if app.at_work else ():
         yield Reason(Level.WARNING, "watcher", f"the watcher of {name} is late")
+
+
+def _tasks(app: App) -> Iterator[Reason]:
+    now = app.clock.monotonic()
+    for death in app.supervisor.recent_deaths():
+        text = f"the task '{death.task}' died {now - death.at:.0f} s ago and is started again: {death.error}"
+        yield Reason(Level.DEGRADED, "task", text)
 
 
 def _warnings(app: App) -> Iterator[Reason]:

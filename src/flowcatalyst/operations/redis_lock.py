@@ -8,9 +8,10 @@ import asyncio
 import re
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 import redis.exceptions
@@ -18,11 +19,16 @@ from redis.asyncio import ConnectionPool, Redis
 
 from flowcatalyst.errors import ConfigurationError, FlowCatalystError
 
+T = TypeVar("T")
+
 CALL_TIMEOUT_S: Final = 2.5
+MAX_NUMBER: Final = 2**53  # beyond that Lua counts in steps
 WRONG_URL: Final = (
     "standby.redis_url cannot be used: write redis://user:password@host:6379/0, or rediss:// for TLS, "
     "with special characters of the password percent-encoded"
 )
+
+NOT_REDIS: Final = "Redis answers something else than it was asked: is it a Redis that runs Lua scripts?"
 
 # All three run as one step in Redis. KEYS: the lock, the fencing number. ARGV: our identity, our token, ...
 # A lock that is ours already is taken again: the answer to the command that took it may have been lost. The number is
@@ -57,6 +63,10 @@ class LockUnavailableError(FlowCatalystError):
     """Redis did not answer, or not with what was asked for. The command may still have been executed."""
 
 
+class _OddAnswerError(Exception):
+    """Something came that none of the scripts returns; the text says what."""
+
+
 @dataclass(slots=True, frozen=True)
 class Holder:
     """Who has the lock, and the fencing number that came with it."""
@@ -81,16 +91,15 @@ class RedisLock:
     async def acquire(self) -> Holder:
         """Take the lock if it is free or ours. The answer is who has it now: if that is us, with a new number."""
         self._asked += 1
-        return self._read(await self._call(_ACQUIRE, self._highest_number))
+        return await self._call(_ACQUIRE, _holder, self._highest_number)
 
     async def refresh(self) -> Holder | None:
         """Let the lock last for its time to live from now, if it is ours. The answer is who has it now, if anybody."""
-        answer = await self._call(_REFRESH)
-        return None if answer is None else self._read(answer)
+        return await self._call(_REFRESH, lambda answer: None if answer is None else _holder(answer))
 
     async def release(self) -> None:
         """Give the lock back, if it is ours by the last `acquire`, even one that got no answer."""
-        await self._call(_RELEASE)
+        await self._call(_RELEASE, _count)
 
     async def close(self) -> None:
         """Close the connections. A later call opens new ones."""
@@ -101,17 +110,15 @@ class RedisLock:
     def _token(self) -> str:
         return f"{self._identity}#{self._asked}"
 
-    def _read(self, answer: tuple[str, int]) -> Holder:
-        held, number = answer
-        self._highest_number = max(self._highest_number, number)
-        return Holder(held.rpartition("#")[0] or held, number)
-
-    async def _call(self, script: str, *more: int) -> Any:
+    async def _call(self, script: str, read: Callable[[object], T], *more: int) -> T:
+        """What `read` makes of the answer. Anything that Redis or its client comes up with else is translated."""
         answered = False
         try:
             async with asyncio.timeout(self._timeout_s):
-                answer = await self._client.eval(
-                    script, len(self._keys), *self._keys, self._identity, self._token, self._ttl_ms, *more
+                result = read(
+                    await self._client.eval(
+                        script, len(self._keys), *self._keys, self._identity, self._token, self._ttl_ms, *more
+                    )
                 )
             answered = True
         except Exception as error:
@@ -121,7 +128,24 @@ class RedisLock:
                 # A connection that was left half way may be in the wrong database, hold an old answer, or lead to a
                 # server that is no longer the right one.
                 await self.close()
-        return answer
+        if isinstance(result, Holder):
+            self._highest_number = max(self._highest_number, result.number)
+        return result
+
+
+def _holder(answer: object) -> Holder:
+    match answer:
+        case [str(held), int(number)] if 0 <= number <= MAX_NUMBER:
+            return Holder(held.rpartition("#")[0] or held, number)
+        case [str(), int()]:
+            raise _OddAnswerError("the fencing number in Redis is out of range: delete its key, which ends in :fence")
+    raise _OddAnswerError(NOT_REDIS)
+
+
+def _count(answer: object) -> int:
+    if not isinstance(answer, int):
+        raise _OddAnswerError(NOT_REDIS)
+    return answer
 
 
 def _connection_pool(url: str, timeout_s: float) -> ConnectionPool:
@@ -154,11 +178,14 @@ _MEANINGS: Final[tuple[tuple[type[Exception], str], ...]] = (  # the first that 
     (ConnectionRefusedError, "Redis refuses connections"),
     (redis.exceptions.ConnectionError, "no connection to Redis"),
     (OSError, "no connection to Redis"),
+    (UnicodeDecodeError, "the lock in Redis is held under a name that is no text: delete its key"),
 )
 
 
 def _in_words(error: Exception) -> str:
     """What is wrong, always in the same words, without addresses, names or numbers."""
+    if isinstance(error, _OddAnswerError):
+        return str(error)
     for kind, meaning in _MEANINGS:
         if isinstance(error, kind) or isinstance(error.__context__, kind):
             return meaning

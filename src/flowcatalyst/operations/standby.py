@@ -19,6 +19,7 @@ from flowcatalyst.config import StandbySettings
 from flowcatalyst.errors import ConfigurationError
 from flowcatalyst.message import Severity
 from flowcatalyst.operations.redis_lock import Holder, LockUnavailableError, RedisLock
+from flowcatalyst.operations.supervisor import Supervisor
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.routing.fence import Fence
 from flowcatalyst.tasks import Tasks, uninterrupted
@@ -62,6 +63,7 @@ class Standby:
         warnings: WarningSink,
         fence: Fence,
         lock: Lock | None = None,
+        supervisor: Supervisor | None = None,
     ) -> None:
         """`identity` must be new at each start of a process: two that share one would both be primary.
 
@@ -79,6 +81,7 @@ class Standby:
         self._warnings = warnings
         self._fence = fence
         self._lock = lock or _redis_lock(settings, identity)
+        self._supervisor = supervisor or Supervisor(clock, warnings)
         self._may_hold = False  # the lock may be ours in Redis, whatever we know of it
         self._stop_asked = asyncio.Event()
         self._term_over = asyncio.Event()
@@ -92,7 +95,7 @@ class Standby:
         """
         try:
             while not self._stop_asked.is_set():
-                if not (await self._acquire() and await self._serve(work)):
+                if not await self._supervisor.survives("standby", self._take_turn(work)):
                     await self._pause()
         finally:
             await uninterrupted(self._close())
@@ -105,6 +108,10 @@ class Standby:
         """
         self._stop_asked.set()
         self._term_over.set()
+
+    async def _take_turn(self, work: Work) -> None:
+        if not (await self._acquire() and await self._serve(work)):
+            await self._pause()
 
     async def _acquire(self) -> bool:
         """Ask for the lock; whether we are primary now."""
@@ -144,7 +151,7 @@ class Standby:
         while self.state is StandbyState.PRIMARY:
             await asyncio.sleep(min(RETRY_S, self._settings.refresh_s) if self.trouble else self._settings.refresh_s)
             if self._lease_left_s() > 0:
-                await self._refresh()
+                await self._supervisor.survives("refresh standby lock", self._refresh())
 
     async def _refresh(self) -> None:
         asked_at = self._clock.monotonic()

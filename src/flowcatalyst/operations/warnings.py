@@ -39,6 +39,8 @@ class WarningCode(StrEnum):
     QUEUE_UNAVAILABLE = "QUEUE_UNAVAILABLE"
     QUEUE_RECOVERED = "QUEUE_RECOVERED"  # it can be read again
     QUEUE_SETUP = "QUEUE_SETUP"  # the way it is set up at its broker asks for trouble
+    MESSAGES_LOST = "MESSAGES_LOST"  # at the broker: what was in a queue is gone, and nobody settled it
+    MESSAGES_UNREADABLE = "MESSAGES_UNREADABLE"  # they are dead letters
     QUEUE_BACKLOG = "QUEUE_BACKLOG"  # long, or growing
     STANDBY = "STANDBY"  # primary or standby now, or the lock cannot be reached
     ENDPOINT_DOWN = "ENDPOINT_DOWN"  # it failed, or did not answer, for some time
@@ -46,7 +48,8 @@ class WarningCode(StrEnum):
     GROUP_BLOCKED = "GROUP_BLOCKED"  # groups wait for a message that fails again and again
     DEAD_LETTERS = "DEAD_LETTERS"  # messages that will not be delivered
     AUDIT_FAILED = "AUDIT_FAILED"  # what somebody did could not be recorded
-    WATCHER_DIED = "WATCHER_DIED"
+    WATCHER_DIED = "WATCHER_DIED"  # one look of it failed or hung
+    TASK_DIED = "TASK_DIED"  # of something that nobody expected; it is started again
     NOTIFICATION_FAILED = "NOTIFICATION_FAILED"
 
 

@@ -1,12 +1,13 @@
 """Watchers: each looks after one thing now and then while the router runs.
 
-A watcher is a function that looks once. `Watches` calls it, notes when it last did, and tells when one hangs or dies.
+A watcher is a function that looks once. `Watches` calls it, notes when it last did, and tells when one fails or hangs.
 """
 
 import asyncio
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -15,6 +16,7 @@ import structlog
 from flowcatalyst.clock import Clock
 from flowcatalyst.errors import FlowCatalystError
 from flowcatalyst.message import Delivery, Settled, Severity
+from flowcatalyst.operations.supervisor import Supervisor
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.queues.contract import Queue
@@ -55,31 +57,24 @@ class Watch:
 class Watches:
     """All watchers of a router."""
 
-    def __init__(self, clock: Clock, warnings: WarningSink) -> None:
+    def __init__(self, clock: Clock, warnings: WarningSink, supervisor: Supervisor | None = None) -> None:
         self.all: list[Watch] = []
         self._clock = clock
         self._warnings = warnings
+        self._supervisor = supervisor or Supervisor(clock, warnings)
 
     def add(self, name: str, period_s: float, look: Look) -> None:
         self.all.append(Watch(name, period_s, look, self._clock.monotonic()))
 
     def start(self, tasks: Tasks) -> None:
-        """Look from now on. One whose task ends although nobody cancelled it is started again, with a warning."""
+        """Look from now on."""
         for watch in self.all:
-            self._start(watch, tasks)
+            self._supervisor.spawn(tasks, f"watch {watch.name}", partial(self._run, watch))
 
     def late(self) -> list[str]:
         """Names of those that should have looked long ago."""
         now = self._clock.monotonic()
         return [watch.name for watch in self.all if now - watch.looked_at > 3 * watch.period_s + LOOK_LIMIT_S]
-
-    def _start(self, watch: Watch, tasks: Tasks) -> None:
-        def ended(task: "asyncio.Task[None]") -> None:
-            if not task.cancelled():
-                self._warn(watch, "died and was started again")
-                self._start(watch, tasks)
-
-        tasks.spawn(self._run(watch), f"watch {watch.name}").add_done_callback(ended)
 
     async def _run(self, watch: Watch) -> None:
         while True:
@@ -146,12 +141,12 @@ class LeaseKeeper:
 
 
 class ConsumerHealth:
-    """Restarts the poll loop of a queue that had no successful poll for a minute."""
+    """Restarts the poll loop of a queue that had no successful poll for a minute, over a new connection."""
 
     def __init__(
         self,
         consumers: Mapping[str, Consumer],
-        restart: Callable[[str], None],
+        restart: Callable[[str], Awaitable[None]],
         clock: Clock,
         warnings: WarningSink,
     ) -> None:
@@ -164,14 +159,14 @@ class ConsumerHealth:
         now = self._clock.monotonic()
         for name, consumer in list(self._consumers.items()):
             if consumer.silent_s(now) >= SILENT_CONSUMER_S:
-                self._restart_one(name, consumer.trouble)
+                await self._restart_one(name, consumer.trouble)
 
-    def _restart_one(self, name: str, trouble: str) -> None:
+    async def _restart_one(self, name: str, trouble: str) -> None:
         text = f"queue {name} was not polled for {SILENT_CONSUMER_S:g} s: its consumer is restarted"
         self._warnings.add(WarningCode.CONSUMER_RESTART, Severity.WARN, text, "watch")
         log.warning("consumer_restarted", action="consumer_restarted", queue=name, trouble=trouble)
         try:
-            self._restart(name)
+            await self._restart(name)
         except Exception as error:
             text = f"the consumer of queue {name} cannot be restarted: {error!r}"
             self._warnings.add(WarningCode.CONSUMER_RESTART_FAILED, Severity.CRITICAL, text, "watch")

@@ -30,10 +30,10 @@ from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Delivery, Settled
 from flowcatalyst.queues.activemq_takeover import Takeover
 from flowcatalyst.queues.address import AmqpAddress
-from flowcatalyst.queues.amqp_connection import IDLE_S, AmqpConnection, AmqpError, AmqpLostError, Arrival
+from flowcatalyst.queues.amqp_connection import DELETED, IDLE_S, AmqpConnection, AmqpError, AmqpLostError, Arrival
 from flowcatalyst.queues.amqp_errors import reason
 from flowcatalyst.queues.amqp_message import Content, delayed_copy, read, write
-from flowcatalyst.queues.contract import Capabilities, Demand, Outgoing, Published, check_outgoing
+from flowcatalyst.queues.contract import Capabilities, Demand, Loss, Outgoing, Published, check_outgoing
 
 CONNECT_S: Final = 5.0
 CONFIRM_S: Final = 10.0  # how long the broker has to confirm what it was sent or told
@@ -84,6 +84,7 @@ class ActiveMqQueue:
     def __init__(self, name: str, address: AmqpAddress, clock: Clock, *, login: AmqpLogin) -> None:
         self.name = name
         self.calls: Mapping[str, int] = {}  # nothing costs money here
+        self.losses: list[Loss] = []
         self.capabilities = Capabilities(
             ordered_redelivery=False,
             locks_groups=True,
@@ -126,6 +127,11 @@ class ActiveMqQueue:
             self._forget()
         if connection is not None:
             await connection.close(CLOSE_S)
+
+    async def reconnect(self) -> None:
+        """The broker puts back what came over the present connection; `holds` denies it from now on."""
+        if self._connection is not None:
+            self._connection.abort()
 
     def fit(self, capacity: int) -> None:
         """The broker never has leave to send more than the next receive may bring."""
@@ -358,6 +364,8 @@ class ActiveMqQueue:
         if self._closed:
             raise QueueUnavailableError("the queue is closed")
         if self._connection is None or self._connection.lost is not None:
+            if self._connection is not None and self._connection.lost is not None:
+                self._note_loss(self._connection.lost)
             self._forget()
             self._connection = await self._dial()
         return self._connection
@@ -406,6 +414,12 @@ class ActiveMqQueue:
                     raise QueueUnavailableError(problem) from None
             self._tls = tls
         return self._tls
+
+    def _note_loss(self, why: AmqpLostError) -> None:
+        """AMQP does not tell how long a queue is: only what came over the connection is known."""
+        if why.condition == DELETED:
+            text = f"queue {self._address.queue} was deleted at the broker; how many messages it held nobody told us"
+            self.losses.append(Loss(text, len(self._open) or None))
 
     def _forget(self) -> None:
         self._open.clear()

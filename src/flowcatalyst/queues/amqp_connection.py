@@ -25,6 +25,7 @@ IDLE_S: Final = 10.0
 TICK_S: Final = 1.0
 MIN_TICK_S: Final = 0.05
 FLUSH_BYTES: Final = 65_536
+DELETED: Final = "amqp:resource-deleted"
 UNAUTHORIZED: Final = "amqp:unauthorized-access"
 
 

@@ -10,7 +10,7 @@ from flowcatalyst.clock import Clock
 from flowcatalyst.errors import FlowCatalystError, InvalidMessageError, QueueUnavailableError
 from flowcatalyst.message import Delivery, Outcome, Severity, parse_pointer
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
-from flowcatalyst.queues.contract import Queue
+from flowcatalyst.queues.contract import Loss, Queue
 from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.policy import DEFAULT_DELAY_S
 from flowcatalyst.routing.router import Router
@@ -24,6 +24,7 @@ CLOCK_GRAIN_S: Final = 0.001  # what is left of a wait may be too little to wait
 # A poll that ends at once with nothing, again and again, must not keep the processor busy.
 EARLY_S: Final = 0.5
 EARLY_PAUSE_S: Final = 0.25
+UNREADABLE_PERIOD_S: Final = 60.0  # between two warnings about messages that cannot be read
 
 log = structlog.get_logger("flowcatalyst.consumer")
 
@@ -47,8 +48,9 @@ class Consumer:
         self.last_poll_at: float | None = None  # monotonic; of successful polls only
         self.trouble = ""  # why the newest poll failed; empty when it did not
         self.restarts = 0
+        self.losses: list[Loss] = []  # of its queue, so far
         self.waits_for_room = False  # the pools ask for nothing, so it does not poll
-        self._loop = 0  # number of the poll loop that counts
+        self.loop = 0  # number of the poll loop that counts
         self._polls_since = clock.monotonic()  # when it began, or began again, to poll
         self._queue = queue
         self._settler = settler
@@ -60,6 +62,9 @@ class Consumer:
         self._stop_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pause_s = 0.0
         self._trouble_since = 0.0  # monotonic
+        self._unreadable = 0  # since the last warning about them
+        self._unreadable_why = ""  # of the newest
+        self._unreadable_told_at = -UNREADABLE_PERIOD_S  # monotonic
         self._advised: Sequence[str] = ()  # what was passed on since the queue recovered
 
     def __repr__(self) -> str:
@@ -73,7 +78,7 @@ class Consumer:
     def resume(self) -> None:
         """After `stop`. The caller runs a new poll loop."""
         self._stop_asked = asyncio.get_running_loop().create_future()
-        self._loop += 1
+        self.loop += 1
         self._polls_since = self._clock.monotonic()
 
     def restart(self) -> None:
@@ -82,16 +87,16 @@ class Consumer:
         The caller runs a new one.
         """
         self.restarts += 1
-        self._loop += 1
+        self.loop += 1
         self._polls_since = self._clock.monotonic()
 
     def silent_s(self, now: float) -> float:
         """For how long no poll succeeded although it should have."""
         return 0.0 if self.waits_for_room else now - max(self._polls_since, self.last_poll_at or 0.0)
 
-    async def run(self) -> None:
-        """Poll until stopped or restarted."""
-        mine = self._loop
+    async def run(self, loop: int | None = None) -> None:
+        """Poll until stopped, or until the poll loop of this number was replaced; of the newest if it is not said."""
+        mine = self.loop if loop is None else loop
         while self._goes_on(mine):
             await self._wait_for_room()
             if not self._goes_on(mine):
@@ -105,7 +110,7 @@ class Consumer:
                 await self._has_failed(repr(error))
 
     def _goes_on(self, loop: int) -> bool:
-        return loop == self._loop and not self._stop_asked.done()
+        return loop == self.loop and not self._stop_asked.done()
 
     # When to poll
 
@@ -162,16 +167,20 @@ class Consumer:
             text = f"queue {self._queue.name} cannot be read: {error}"
             self._warnings.add(WarningCode.QUEUE_UNAVAILABLE, Severity.ERROR, text, "consumer")
             log.warning("poll_failed", action="poll_failed", queue=self._queue.name, error=str(error))
+            self._tell_of_losses()
             await self._has_failed(str(error))
             return
         self._has_succeeded()
         # Where a message that is nacked would come after its followers, the queue serves one receive after the other:
         # what a loop that was replaced still gets comes before what the new one will get.
-        if self._stop_asked.done() or (loop != self._loop and capabilities.ordered_redelivery):
+        if self._stop_asked.done() or (loop != self.loop and capabilities.ordered_redelivery):
             self._nack_unrouted(batch)
             return
         if unreadable := self._route(batch):
             await asyncio.gather(*(self._dead_letter(delivery, reason) for delivery, reason in unreadable))
+            self._unreadable += len(unreadable)
+            self._unreadable_why = unreadable[-1][1]
+        self._tell_of_unreadable()
         if 0 < len(batch) < capabilities.max_batch:
             await self._pause(capabilities.partial_pause_s)
         elif not batch and self._clock.monotonic() - began < min(EARLY_S, capabilities.long_poll_s / 2):
@@ -232,7 +241,28 @@ class Consumer:
         self._pause_s = min(max(self._pause_s * 2, FIRST_PAUSE_S), LONGEST_PAUSE_S)
         await self._pause(self._pause_s)
 
+    def _tell_of_unreadable(self) -> None:
+        """At once, then once in a while: a sender with a bug has thousands of them."""
+        now = self._clock.monotonic()
+        if not self._unreadable or now - self._unreadable_told_at < UNREADABLE_PERIOD_S:
+            return
+        count = "a message" if self._unreadable == 1 else f"{self._unreadable} messages"
+        text = f"queue {self._queue.name}: {count} could not be read and went to the dead letters; the newest: "
+        self._warnings.add(WarningCode.MESSAGES_UNREADABLE, Severity.WARN, f"{text}{self._unreadable_why}", "consumer")
+        self._unreadable, self._unreadable_told_at = 0, now
+
+    def _tell_of_losses(self) -> None:
+        while losses := self._queue.losses:
+            loss = losses.pop(0)
+            in_hand = self._settler.in_hand
+            had = f"; {in_hand} of its messages were in hand here" if in_hand else ""
+            text = f"queue {self._queue.name}: {loss.text}{had}"
+            self.losses.append(Loss(text, loss.messages))
+            self._warnings.add(WarningCode.MESSAGES_LOST, Severity.ERROR, text, "consumer")
+            log.error("messages_lost", action="messages_lost", queue=self._queue.name, loss=text, in_hand=in_hand)
+
     def _has_succeeded(self) -> None:
+        self._tell_of_losses()
         self._pause_s = 0.0
         self.last_poll_at = self._clock.monotonic()
         name = self._queue.name

@@ -90,6 +90,14 @@ class Depth:
     delayed: int  # given back, to be shown later
 
 
+@dataclass(slots=True, frozen=True)
+class Loss:
+    """Messages are gone from a queue, or what was known of them is, although nobody settled them."""
+
+    text: str  # what happened, with what is known of it; part of a sentence
+    messages: int | None  # how many are gone at least, as far as is known; None: nobody can tell
+
+
 class Queue(Protocol):
     """One named queue. Calls fail as `QueueUnavailableError`; settle calls report each message on its own."""
 
@@ -104,11 +112,18 @@ class Queue(Protocol):
     def advice(self) -> Sequence[str]:
         """What its operator should know about how the queue is set up at its broker; complete after a first receive."""
 
+    @property
+    def losses(self) -> list[Loss]:
+        """What it noticed and nobody told an operator of yet. Who does takes it out of the list."""
+
     async def open(self) -> None:
         """Make it usable. It need not reach its broker for that: the other calls do, and try again each time."""
 
     async def close(self) -> None:
         """End it. What was received and not settled is shown again, in its order, at once or when its lease ends."""
+
+    async def reconnect(self) -> None:
+        """Use the present connection to the broker no more: it hangs. Calls under way on it fail, later ones dial."""
 
     def fit(self, capacity: int) -> None:
         """The router may own this many messages at once; it never asks for more than it has room for."""

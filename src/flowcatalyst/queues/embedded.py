@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from flowcatalyst.errors import QueueUnavailableError, StorageError
 from flowcatalyst.message import Delivery, Settled
 from flowcatalyst.queues import embedded_jobs, embedded_take
-from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Outgoing, Published, check_outgoing
+from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Loss, Outgoing, Published, check_outgoing
 from flowcatalyst.queues.embedded_store import EmbeddedStore
 from flowcatalyst.queues.embedded_take import Leased, Taken
 
@@ -43,6 +43,7 @@ class EmbeddedQueue:
         self.store = store
         self.advice: Sequence[str] = ()
         self.calls: Mapping[str, int] = {}
+        self.losses: list[Loss] = []
         self.capabilities = Capabilities(
             ordered_redelivery=True,
             locks_groups=True,
@@ -77,6 +78,13 @@ class EmbeddedQueue:
                 partial(embedded_jobs.release, owners=[self.store.owner], now=self.store.now(), queue=self.name)
             )
 
+    async def reconnect(self) -> None:
+        """There is a file and no connection."""
+
+    def note_loss(self, what: str, messages: int) -> None:
+        text = f"{what}; it held {messages} messages, which are delivered until the router stops and are gone then"
+        self.losses.append(Loss(text, messages))
+
     def wake(self) -> None:
         """Make those who wait in `receive` look again."""
         self._changes += 1
@@ -94,7 +102,8 @@ class EmbeddedQueue:
         for message in messages:
             check_outgoing(message)
         accept = partial(embedded_jobs.publish, queue=self.name, messages=tuple(messages))
-        accepted = await self._run(partial(accept, now=self.store.now(), wall=self._clock.wall()))
+        accept = partial(accept, now=self.store.now(), wall=self._clock.wall())
+        accepted = await self._run(partial(self._store_if_found, accept))
         return [
             Published(self._broker_id(seq), duplicate=position in accepted.duplicates)
             for position, seq in enumerate(accepted.seqs)
@@ -110,6 +119,8 @@ class EmbeddedQueue:
             while True:
                 changes = self._changes
                 taken, lease_until = await self._take(min(limit, self.capabilities.max_batch), demand)
+                if not taken.messages and self.store.moved:
+                    raise QueueUnavailableError(self.store.moved)
                 if taken.messages or loop.time() >= give_up_at:
                     return [self._delivery(message, lease_until) for message in taken.messages]
                 await self._wait_for_change(changes, taken, give_up_at)
@@ -209,6 +220,12 @@ class EmbeddedQueue:
     def _after_commit(self, done: asyncio.Future[Any]) -> None:
         if not done.cancelled() and done.exception() is None:
             self.store.wake(self.name)
+
+    def _store_if_found(self, job: Callable[[Connection], T], connection: Connection) -> T:
+        """What goes into a file that nobody finds again is not durable."""
+        if moved := self.store.where_it_went():
+            raise StorageError(moved)
+        return job(connection)
 
     def _broker_id(self, seq: int) -> str:
         return f"embedded-{self.store.id}-{seq}"

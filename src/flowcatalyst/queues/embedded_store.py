@@ -27,6 +27,9 @@ class Listener(Protocol):
 
     def wake(self) -> None: ...
 
+    def note_loss(self, what: str, messages: int) -> None:
+        """The file is gone, with so many messages of this queue."""
+
 
 class OwnerLock:
     """A locked file beside the database says that its owner lives; the kernel unlocks it when the process dies."""
@@ -87,6 +90,8 @@ class EmbeddedStore:
         self._reap_at = 0.0  # on the loop's clock
         self._opening = asyncio.Lock()
         self._is_open = False
+        self._inode: tuple[int, int] | None = None  # of the file that is open
+        self.moved = ""  # what became of that file; empty: it is still where it was
 
     async def open(self) -> None:
         """Open the file, and give back what dead processes had leased from it."""
@@ -97,6 +102,8 @@ class EmbeddedStore:
             await self.writer.open()
             try:
                 self.id, self._clock_offset = await self.writer.run(self._register)
+                self._inode = await self.writer.read(lambda _: _inode_of(self.path))
+                self.moved = ""
                 await self.reap()
             except BaseException:
                 await self._shut()
@@ -137,7 +144,16 @@ class EmbeddedStore:
         now = asyncio.get_running_loop().time()
         if now >= self._reap_at:
             self._reap_at = now + REAP_EVERY_S
+            await self._notice_moved_file()
             await self.reap()
+
+    async def _notice_moved_file(self) -> None:
+        """What a file that was removed or replaced holds is delivered as long as this process has it open."""
+        before, self.moved = self.moved, await self.writer.read(lambda _: self.where_it_went())
+        if self.moved and not before:
+            for queue in list(self.queues):
+                depth = await self.writer.read(partial(embedded_jobs.depth, queue=queue.name, now=self.now()))
+                queue.note_loss(self.moved, depth.waiting + depth.leased + depth.delayed)
 
     async def reap(self) -> None:
         """Give back what owners that died without closing had leased."""
@@ -147,7 +163,15 @@ class EmbeddedStore:
             for queue in self.queues:
                 queue.wake()
 
-    # From here on: in the writer's thread.
+    # From here on: in the writer's threads.
+
+    def where_it_went(self) -> str:
+        """Why nobody would find again what is stored now; empty if the file is still the one at its path."""
+        found = _inode_of(self.path)
+        if found == self._inode:
+            return ""
+        what = "was removed" if found is None else "was replaced by another file"
+        return f"{self.path} {what} while it was open: put it back, or restart the router"
 
     def _migrate_from_1(self, connection: Connection) -> None:
         if self._others_live(connection):
@@ -177,3 +201,11 @@ class EmbeddedStore:
         embedded_jobs.forget(connection, dead, self.now())
         for owner in dead:
             OwnerLock(self.path, owner).remove()
+
+
+def _inode_of(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino

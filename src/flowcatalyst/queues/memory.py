@@ -13,7 +13,7 @@ from typing import Final
 
 from flowcatalyst.clock import Clock
 from flowcatalyst.message import Delivery, Settled, pool_code_of
-from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Outgoing, Published, Room, check_outgoing
+from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Loss, Outgoing, Published, Room, check_outgoing
 from flowcatalyst.queues.memory_lanes import Lanes
 
 SHORTEST_WAIT_S: Final = 1e-6  # a loop whose clock stands still would never get to the end of a shorter one
@@ -51,6 +51,7 @@ class MemoryQueue:
         self.name = name
         self.advice: Sequence[str] = ()
         self.calls: Mapping[str, int] = {}
+        self.losses: list[Loss] = []
         self.capabilities = Capabilities(
             ordered_redelivery=ordered,
             ordered_takeover=ordered,
@@ -79,6 +80,9 @@ class MemoryQueue:
         for stored in self._stored.values():
             self._reveal(stored)
         self._changed.set()
+
+    async def reconnect(self) -> None:
+        """There is no connection."""
 
     def fit(self, capacity: int) -> None:
         """It hands out whatever it is asked for."""

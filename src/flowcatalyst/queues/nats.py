@@ -14,24 +14,24 @@ from typing import Final
 from nats.aio.msg import Msg
 
 from flowcatalyst.clock import Clock
-from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
+from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Delivery, Settled
 from flowcatalyst.queues.address import NatsAddress
-from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Outgoing, Published, check_outgoing
+from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Loss, Outgoing, Published, check_outgoing
 from flowcatalyst.queues.nats_format import (
     ACK,
     IN_PROGRESS,
     NAK,
     Receipt,
-    decode_publish_answer,
     delayed_nak,
     group_of,
-    headers_of,
-    size_of,
+    pending_in,
 )
 from flowcatalyst.queues.nats_ledger import Ledger
 from flowcatalyst.queues.nats_link import NO_RESPONDERS, ApiError, Link, NatsLogin, Request, status_of, where_of
+from flowcatalyst.queues.nats_losses import LossWatch
 from flowcatalyst.queues.nats_mailbox import Arrived, Mailbox
+from flowcatalyst.queues.nats_publish import StreamGoneError, publish
 from flowcatalyst.queues.nats_setup import (
     Consumer,
     SetupMissingError,
@@ -52,9 +52,6 @@ LEAST_ACK_PENDING: Final = 1000
 REFUSED_PAUSE_S: Final = 0.25
 CALM_S: Final = 5.0  # two routers at one consumer must not take their messages from each other all the time
 FAILURES_REMEMBERED: Final = 100_000
-WINDOW: Final = 256  # messages that are published at a time
-WINDOW_BYTES: Final = 1 << 20
-TOO_LARGE: Final = 10054  # for the stream's max_msg_size
 
 
 @dataclass(slots=True)
@@ -99,8 +96,13 @@ class NatsQueue:
         self._is_missing = False  # stream or consumer: what came from them cannot be settled
         self._ack_wait_s = visibility_s
         self._ledger = Ledger()
+        self._loss_watch = LossWatch(address.stream, address.consumer)
         self._mailbox = Mailbox(address, clock)
         self._failures: Recent[str, int] = Recent(FAILURES_REMEMBERED)  # by broker id: JetStream has no place for it
+
+    @property
+    def losses(self) -> list[Loss]:
+        return self._loss_watch.found
 
     def fit(self, capacity: int) -> None:
         """The consumer has to let so many be in flight; it is changed before the next receive."""
@@ -129,6 +131,11 @@ class NatsQueue:
         self._ledger.let_go()
         self._mailbox.waiting.clear()
         await session.link.close(politely=session.link.alive)
+
+    async def reconnect(self) -> None:
+        """The takeover over the next connection looks after what was on its way."""
+        if self._session is not None:
+            await self._session.link.close(politely=False)
 
     # Receiving
 
@@ -217,6 +224,8 @@ class NatsQueue:
             arrived = waiting.pop(seq)
             self._ledger.came(seq, arrived.message.reply)
             deliveries.append(self._delivery(arrived))
+        if deliveries:
+            self._loss_watch.came(arrived.place.delivery, pending_in(arrived.message.reply))
         return deliveries
 
     def _delivery(self, arrived: Arrived) -> Delivery:
@@ -317,44 +326,19 @@ class NatsQueue:
     # Publishing and looking
 
     async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
-        """Append messages, in order. They are durable when this returns.
-
-        Those of different groups are under way together, those of one group one after the other: if one fails, no
-        later one of its group may be there already.
-        """
+        """Append messages, in order. They are durable when this returns."""
         for message in messages:
             check_outgoing(message)
         if not messages:
             return []
         session = await self._connected()
-        link, stream = session.link, await self._known_stream(session)
-        requests = [self._publish_request(message, stream.subject, link.max_payload) for message in messages]
-        published: list[Published] = []
-        while len(published) < len(requests):
-            window = _window(messages, requests, len(published))
-            answers = await link.ask_all(window)
-            published += [self._published(session, answer) for answer in answers]
-        return published
-
-    def _publish_request(self, message: Outgoing, subject: str, max_payload: int) -> Request:
-        payload = message.body.encode()
-        headers = headers_of(message, self._address.stream, self._address.group_header)
-        if (size := size_of(headers, payload)) > max_payload:
-            raise InvalidMessageError(f"message has {size} bytes with its headers, and the server takes {max_payload}")
-        return subject, payload, headers
-
-    def _published(self, session: _Session, answer: Msg | None) -> Published:
-        if answer is None:
-            raise session.link.give_up("a message was not confirmed")
-        if status_of(answer) == NO_RESPONDERS:
+        stream = await self._known_stream(session)
+        try:
+            answers = await publish(session.link, self._address, stream.subject, messages)
+        except StreamGoneError:
             session.stream = None
-            raise QueueUnavailableError(f"no stream at {self._where} takes what {self._address.stream} should")
-        result = decode_publish_answer(answer.data)
-        if result.error is not None:
-            if result.error.err_code == TOO_LARGE:
-                raise InvalidMessageError(f"stream {self._address.stream} refuses it: {result.error.description}")
-            raise QueueUnavailableError(f"stream {self._address.stream} refuses it: {result.error.description}")
-        return Published(self._broker_id(result.seq), duplicate=result.duplicate)
+            raise
+        return [Published(self._broker_id(answer.seq), duplicate=answer.duplicate) for answer in answers]
 
     def holds(self, delivery: Delivery) -> bool:
         """Only its lease, which the router watches itself, can end."""
@@ -364,8 +348,10 @@ class NatsQueue:
         """By the consumer's counters."""
         session = await self._connected()
         await self._set_up(session)
+        stream = await self._known_stream(session)
         with self._refusals_as_queue_errors(session):
             state = await consumer_state(session.link, self._address)
+        self._loss_watch.look(state, keeps_acknowledged=stream.keeps_acknowledged)
         delayed = self._ledger.delayed(self._clock.monotonic())
         not_out = len(self._ledger.given_back) + len(self._mailbox.waiting)
         return Depth(state["num_pending"] + not_out, max(state["num_ack_pending"] - delayed - not_out, 0), delayed)
@@ -397,6 +383,7 @@ class NatsQueue:
             with self._told_if_missing():
                 session.consumer = await prepare_consumer(session.link, self._address, self._wishes)
             self._ack_wait_s = session.consumer.ack_wait_s
+            self._loss_watch.look(session.consumer.state, keeps_acknowledged=stream.keeps_acknowledged)
             self.advice = [*stream.advice, *session.consumer.advice, *self._advice_on_sharing(session)]
             self._is_missing = False
         return session.consumer
@@ -414,6 +401,9 @@ class NatsQueue:
             with self._told_if_missing():
                 session.stream = await prepare_stream(session.link, self._address)
             if session.stream.created != self._identity:
+                if self._identity:
+                    in_hand = len(self._ledger.held) + len(self._mailbox.waiting) + len(self._ledger.given_back)
+                    self._loss_watch.stream_was_made_anew(in_hand + self._ledger.delayed(self._clock.monotonic()))
                 self._identity = session.stream.created
                 self._ledger.clear()
                 self._mailbox.waiting.clear()
@@ -434,17 +424,3 @@ class NatsQueue:
         except ApiError as error:
             session.stream = session.consumer = None
             raise QueueUnavailableError(f"stream {self._address.stream} at {self._where}: {error}") from None
-
-
-def _window(messages: Sequence[Outgoing], requests: Sequence[Request], start: int) -> Sequence[Request]:
-    """What may be under way together: at most one message of each group."""
-    groups: set[str] = set()
-    size = 0
-    for position in range(start, min(start + WINDOW, len(requests))):
-        group = messages[position].group
-        size += len(requests[position][1])
-        if position > start and (group in groups or size > WINDOW_BYTES):
-            return requests[start:position]
-        if group is not None:
-            groups.add(group)
-    return requests[start : start + WINDOW]

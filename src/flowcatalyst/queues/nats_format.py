@@ -47,6 +47,12 @@ def parse_reply(reply: str) -> Place | None:
         return None
 
 
+def pending_in(reply: str) -> int:
+    """How many messages were behind this one in the stream when it was delivered."""
+    tokens = reply.split(".")
+    return int(tokens[8 if len(tokens) == _PLAIN_TOKENS else 10])
+
+
 def made_up_reply(stream: str, consumer: str, seq: int, delivery: int) -> str:
     """The reply subject of a delivery that somebody else received. JetStream looks at the two numbers only."""
     return f"{_ACK_PREFIX}{stream}.{consumer}.1.{seq}.{delivery}.0.0"
@@ -123,10 +129,10 @@ class _Refusal(msgspec.Struct):
     err_code: int = 0
 
 
-class _PublishAnswer(msgspec.Struct):
+class PublishAnswer(msgspec.Struct):
     seq: int = 0
     duplicate: bool = False
     error: _Refusal | None = None
 
 
-decode_publish_answer = msgspec.json.Decoder(_PublishAnswer).decode
+decode_publish_answer = msgspec.json.Decoder(PublishAnswer).decode

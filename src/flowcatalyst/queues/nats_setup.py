@@ -20,6 +20,7 @@ class SetupMissingError(QueueUnavailableError):
 class Stream:
     created: str  # tells a stream that was made again from the one before it
     subject: str  # where to publish
+    keeps_acknowledged: bool  # a consumer that is made anew begins at its beginning
     advice: tuple[str, ...]
 
 
@@ -28,6 +29,7 @@ class Consumer:
     ack_wait_s: float
     max_batch: int  # that it allows a pull to ask for; 0: any
     max_expires_s: float  # that it allows a pull to wait; 0: any
+    state: Json  # its counters and when it was made
     advice: tuple[str, ...]
 
 
@@ -46,7 +48,8 @@ async def prepare_stream(link: Link, address: NatsAddress) -> Stream:
         raise QueueUnavailableError(f"stream {address.stream}: {error}") from None
     config = info["config"]
     subject = address.subject or (config.get("subjects") or [f"{address.stream}.>"])[0]
-    return Stream(info["created"], _concrete(subject), tuple(_stream_advice(config)))
+    keeps_acknowledged = config.get("retention") == "limits"
+    return Stream(info["created"], _concrete(subject), keeps_acknowledged, tuple(_stream_advice(config)))
 
 
 async def prepare_consumer(link: Link, address: NatsAddress, wishes: Wishes) -> Consumer:
@@ -67,6 +70,7 @@ async def prepare_consumer(link: Link, address: NatsAddress, wishes: Wishes) -> 
         ack_wait_s=(min(backoff) if backoff else config["ack_wait"]) / NANO,
         max_batch=config.get("max_batch", 0),
         max_expires_s=config.get("max_expires", 0) / NANO,
+        state=info,
         advice=tuple(_consumer_advice(config, address, wishes)),
     )
 

@@ -105,6 +105,11 @@ class Settler:
         return len(self._acks) + self._flushing
 
     @property
+    def in_hand(self) -> int:
+        """Messages of its queue that the router owns."""
+        return sum(1 for delivery in self._tracker if delivery.source is self)
+
+    @property
     def is_idle(self) -> bool:
         return self._idle.is_set()
 
@@ -195,7 +200,10 @@ def _was_redelivered(delivery: Delivery, receipt: object, result: Settled) -> bo
 async def _ask(call: Awaitable[list[Settled]], count: int) -> list[Settled]:
     """The queue's answer; a queue that cannot be reached settled nothing."""
     try:
-        return await call
+        answers = await call
+        if len(answers) == count:
+            return answers
+        log.error("settle_crashed", action="settle_crashed", messages=count, answers=len(answers))
     except QueueUnavailableError as error:
         log.warning("settle_failed", action="settle_failed", error=str(error), messages=count)
     except Exception as error:  # an ack must not be forgotten because of a bug

@@ -16,11 +16,11 @@ from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Delivery, Settled
 from flowcatalyst.queues import sqs_messages
 from flowcatalyst.queues.address import SqsAddress
-from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Outgoing, Published
+from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Loss, Outgoing, Published
 from flowcatalyst.queues.recent import Recent
 from flowcatalyst.queues.sqs_connection import SqsConnection
 from flowcatalyst.queues.sqs_errors import settled
-from flowcatalyst.queues.sqs_memory import DepthMemory
+from flowcatalyst.queues.sqs_memory import DepthMemory, VanishWatch
 from flowcatalyst.queues.sqs_messages import MAX_ENTRIES, Entry, Receipt, chunks
 from flowcatalyst.queues.sqs_sender import SqsSender
 from flowcatalyst.tasks import Tasks
@@ -80,6 +80,11 @@ class SqsQueue:
         self._calls_at_once = asyncio.Semaphore(CALLS_AT_ONCE)
         self._sender = SqsSender(self._connection, clock, fifo=fifo)
         self._depth = DepthMemory()
+        self.losses: list[Loss] = []
+        self._created_at: str | None = None  # when the queue was made, by its own word; None: never seen
+        self._in_hand: dict[str, Receipt] = {}  # by broker id
+        self._vanish_watch = VanishWatch()
+        self._connection.on_created.append(self._note_creation)
         self._connection.on_connected.append(self._look_at_attributes)
         self._failures: Recent[str, int] = Recent(MAX_REMEMBERED)  # by broker id
         self._deleted: Recent[str, None] = Recent(MAX_REMEMBERED)  # receipt handles: not every server knows them again
@@ -103,6 +108,10 @@ class SqsQueue:
             await asyncio.wait(self._under_way, timeout=CLOSE_LIMIT_S)
         await self._tasks.cancel()
         await self._connection.close()
+
+    async def reconnect(self) -> None:
+        """With new sockets; calls under way fail."""
+        await self._connection.renew()
 
     def fit(self, capacity: int) -> None:
         """It hands out what it is asked for."""
@@ -194,6 +203,7 @@ class SqsQueue:
                 replaced.append(delivery)
             else:
                 delivery.failures = self._failures.pop(delivery.broker_id) or delivery.failures
+                self._in_hand[delivery.broker_id] = delivery.receipt
                 ready.append(delivery)
         if early or replaced:
             with suppress(QueueUnavailableError):  # shown again when their leases end, and this is tried again
@@ -205,7 +215,11 @@ class SqsQueue:
 
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
         """Remove messages for good. Acking what is already gone is OK."""
-        return await self._in_chunks(deliveries, self._delete)
+        results = await self._in_chunks(deliveries, self._delete)
+        for delivery in deliveries:
+            self._in_hand.pop(delivery.broker_id, None)
+        self._vanish_watch.removed(len(deliveries))
+        return results
 
     async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
         """Show messages again after `delay_s`, but not later than twelve hours after they were received.
@@ -213,6 +227,7 @@ class SqsQueue:
         With `unlock` they wait in a group of their own, as a copy.
         """
         for delivery in deliveries:
+            self._in_hand.pop(delivery.broker_id, None)
             if delivery.failures:
                 self._failures.put(delivery.broker_id, delivery.failures)
         work = self._unlock if unlock and self._fifo and delay_s > 0 else self._hide
@@ -339,12 +354,41 @@ class SqsQueue:
         depth = self._depth.known(now)
         if depth is None and (attributes := await self._connection.read_attributes()):
             depth = _depth_in(attributes)
+            self._note_identity(attributes)
+            self._in_hand = {one: receipt for one, receipt in self._in_hand.items() if receipt.until > now}
+            if vanished := self._vanish_watch.look(depth, len(self._in_hand)):
+                text = f"about {vanished} messages more are gone than this router took, although it seems to be alone: "
+                text += "the queue was purged, or they became too old or went to its dead-letter queue"
+                self.losses.append(Loss(text, vanished))
             self._depth.told(depth, now)
         return depth
 
+    # What became of the queue at its server
+
+    def _note_creation(self) -> None:
+        """We made it, because the server did not have it, or not any more."""
+        if self._created_at is not None:
+            self._note_loss()
+        self._created_at = None
+
     def _look_at_attributes(self) -> None:
+        self._note_identity(self._connection.attributes)
         if attributes := self._connection.attributes:
             self._depth.connected(_depth_in(attributes))
+
+    def _note_identity(self, attributes: Mapping[str, str]) -> None:
+        """It may have been made anew by somebody else."""
+        created_at = attributes.get("CreatedTimestamp", "")
+        if created_at and self._created_at and created_at != self._created_at:
+            self._note_loss()
+        self._created_at = created_at
+
+    def _note_loss(self) -> None:
+        held = self._depth.last
+        text = f"{self._connection.where} was deleted and made anew: it held {held} messages when it was last looked at"
+        self.losses.append(Loss(text, held or len(self._in_hand) or None))
+        self._vanish_watch.forget()
+        self._in_hand.clear()
 
 
 def _depth_in(attributes: Mapping[str, str]) -> Depth:

@@ -88,7 +88,7 @@ class SqsConnection:
             if error.queue_is_missing:
                 self._url = None  # the next call looks it up again, and creates it if it may
             if error.credentials_are_bad:
-                await self.forget_credentials()
+                await self.renew()  # somebody may have repaired them: they are read again
             raise
 
     async def call_batch(self, operation: str, entries: Sequence[Entry]) -> list[Answer]:
@@ -100,8 +100,8 @@ class SqsConnection:
         ids = [str(number) for number in range(len(entries))]
         return [Answer(successes.get(one), failures.get(one, _UNKNOWN)) for one in ids]
 
-    async def forget_credentials(self) -> None:
-        """Read them again for the next call: somebody may have repaired them."""
+    async def renew(self) -> None:
+        """The next call makes new connections, with the credentials that there are then."""
         async with self._connecting:
             await self._drop_client()
 

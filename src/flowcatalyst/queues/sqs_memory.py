@@ -37,6 +37,36 @@ class SentIds:
         self._sent.clear()
 
 
+class VanishWatch:
+    """Notices when a queue became shorter by far more than its only consumer took: most likely somebody purged it.
+
+    The counts that SQS gives are up to a minute old and include what others do. So nothing is said if somebody else
+    had messages in hand at the look before, and what we removed since the one before that is left out.
+    """
+
+    def __init__(self) -> None:
+        self._held: int | None = None  # in the queue at the last look; None: we were not alone, or never looked
+        self._removed = 0  # by us since the last look
+        self._removed_before = 0  # and between the two before
+
+    def removed(self, count: int) -> None:
+        self._removed += count
+
+    def look(self, depth: Depth, in_hand: int) -> int:
+        """How many messages vanished; 0 if nothing can be said."""
+        holds = depth.waiting + depth.leased + depth.delayed
+        held, self._held = self._held, holds if depth.leased <= in_hand else None
+        removed, self._removed_before, self._removed = self._removed + self._removed_before, self._removed, 0
+        if held is None:
+            return 0
+        vanished = held - removed - holds
+        return vanished if vanished > 0 and (holds == 0 or vanished > held / 2) else 0
+
+    def forget(self) -> None:
+        """It is another queue now."""
+        self._held, self._removed, self._removed_before = None, 0, 0
+
+
 class DepthMemory:
     """When a depth that was told still holds, so that an idle queue costs nothing but its long polls."""
 
@@ -52,6 +82,11 @@ class DepthMemory:
     def connected(self, depth: Depth) -> None:
         """Known from the look at the queue that connecting takes; too old to be told to anybody unless it is idle."""
         self._depth, self._moved = depth, False
+
+    @property
+    def last(self) -> int:
+        """How many messages the queue had when it was last looked at."""
+        return self._depth.waiting + self._depth.leased + self._depth.delayed
 
     def moved(self) -> None:
         self._moved = True

@@ -88,15 +88,18 @@ async def get_liveness() -> Health:
 
 @get("/health/ready", tags=["Health"], summary="Does it take work?", responses=_DOWN)
 async def get_readiness(app: TheApp) -> Response[Health]:
-    """503 until the router has started and again as soon as it stops. A standby is ready: to take over."""
+    """503 until the router has started and again as soon as it stops. A standby is ready to take over when it knows
+    its configuration."""
     if app.stopping:
         return _answer([Check("router", HealthStatus.DOWN, "stopping")])
+    if app.sync is not None and app.sync.in_force is None:
+        return _answer([Check("router", HealthStatus.DOWN, "waits for its configuration")])
     return _answer([_check_start(app)])
 
 
 @get("/health/startup", tags=["Health"], summary="Has it started?", responses=_DOWN)
 async def get_startup(app: TheApp) -> Response[Health]:
-    """503 until the first configuration is in force and the router is at work, or waits as a standby."""
+    """503 until the first configuration is in force and the router is at work, or until it waits as a standby."""
     return _answer([_check_start(app)])
 
 

@@ -182,6 +182,7 @@ async def starting_process(
     with log.open("ab") as errors:
         process = await asyncio.create_subprocess_exec(
             *_command(module, *command, "--port", "0", "--data-dir", folder / "data", "--config", config),
+            stdin=asyncio.subprocess.DEVNULL,  # perhaps this run's terminal: SIGHUP means something else there
             stdout=asyncio.subprocess.PIPE,
             stderr=errors if stderr is None else stderr,
             cwd=ROOT,

@@ -4,7 +4,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from socket import gethostname
 from typing import Final
@@ -143,7 +143,8 @@ class App:
 
     @asynccontextmanager
     async def routing(self) -> AsyncIterator[None]:
-        """Be a router from here to the end of the block: primary at once, or when the standby lock says so."""
+        """Be a router from here to the end of the block: primary at once, or when the standby lock says so; never if it
+        is not enabled."""
         tasks = Tasks()
         async with AsyncExitStack() as stack:
             self._clients = _build_clients(self.settings, self.clock)
@@ -152,8 +153,9 @@ class App:
             if notifier is not None:
                 stack.push_async_callback(notifier.flush, NOTIFY_AT_STOP_S)
             stack.push_async_callback(tasks.cancel)  # before the flush
-            await self._start_sync(tasks)
-            async with self._whenever_primary():
+            if self.settings.enabled:
+                await self._start_sync(tasks)
+            async with self._whenever_primary() if self.settings.enabled else nullcontext():
                 self.started = True
                 try:
                     yield

@@ -13,7 +13,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, SecretStr, TypeAdapter, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails, from_json
 from pydantic_settings import (
     BaseSettings,
@@ -35,6 +35,7 @@ from flowcatalyst.queues.address import parse_queue_uri
 DEFAULT_FILE = Path("flowcatalyst.toml")
 CONFIG_URL_VARIABLE = "MESSAGE_ROUTER_CONFIG_URL"  # the names that operators know from 002
 SQS_ENDPOINT_VARIABLE = "SQS_ENDPOINT_OVERRIDE"
+ENABLED_VARIABLE = "MESSAGE_ROUTER_ENABLED"
 
 
 class HttpSettings(Section):
@@ -238,6 +239,11 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="FLOWCATALYST_", env_nested_delimiter="__", extra="forbid")
     of_file: ClassVar[Mapping[str, Any]] = {}
 
+    enabled: bool = Field(
+        True,
+        description="Master switch; also as MESSAGE_ROUTER_ENABLED. False: it polls nothing and fetches no "
+        "configuration, but the API answers",
+    )
     host: str = Field("127.0.0.1", description="Address of the API")
     port: int = Field(8080, ge=0, le=65535, description="Port of the API; 0 takes a free one")
     data_dir: Path = Field(Path("data"), description="Folder for the embedded queue and the dead letters")
@@ -368,6 +374,12 @@ def load_settings(file: Path | None = None, **given: Any) -> Settings:
         raise ConfigurationError(
             f"wrong settings (environment): variable {named} cannot be read; write lists and objects as JSON"
         ) from None
+    if "enabled" not in settings.model_fields_set and (given_switch := os.environ.get(ENABLED_VARIABLE)):
+        try:
+            settings.enabled = TypeAdapter(bool).validate_python(given_switch)
+        except ValidationError:
+            what = f"{ENABLED_VARIABLE} should be true or false, not {given_switch[:60]!r}"
+            raise ConfigurationError(f"wrong settings (environment): {what}") from None
     if settings.sync.config_url is None:
         settings.sync.config_url = os.environ.get(CONFIG_URL_VARIABLE) or None
     if settings.sqs.endpoint_override is None:

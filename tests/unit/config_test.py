@@ -373,3 +373,16 @@ def test_settings_may_come_through_a_pipe() -> None:
 def test_a_settings_file_that_is_a_folder_is_an_error(empty_folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="is a folder: name a TOML file"):
         load_settings(empty_folder)
+
+
+def test_a_router_is_enabled_unless_the_settings_or_the_variable_of_002_say_otherwise(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert load_settings().enabled
+    monkeypatch.setenv("MESSAGE_ROUTER_ENABLED", "false")
+    assert not load_settings().enabled
+    (empty_folder / "flowcatalyst.toml").write_text("enabled = true")
+    assert load_settings().enabled
+    (empty_folder / "flowcatalyst.toml").unlink()
+    monkeypatch.setenv("MESSAGE_ROUTER_ENABLED", "maybe")
+    assert "MESSAGE_ROUTER_ENABLED should be true or false, not 'maybe'" in refusal()

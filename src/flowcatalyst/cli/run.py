@@ -102,14 +102,15 @@ async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:
             raise
         signals.has_started()
         doing = "is routing" if app.standby is None else "shares the work with others and waits for its turn"
+        doing = doing if settings.enabled else "is disabled (enabled is false) and polls nothing"
         print(f"FlowCatalyst {__version__} {doing}. API and live page: {listening.url}/", flush=True)
         if demo:
             print(f"Demo traffic runs; the log is in {log_file}. Ctrl-C drains and stops.", flush=True)
             await stack.enter_async_context(Demo(app, listening).running())
         await signals.stop.wait()
-        await reloads.cancel()
         print("\nStopping: polls and attempts under way may end, which can take up to 80 s;", end=" ")
         print("another Ctrl-C after a second stops at once.", flush=True)
+        await reloads.cancel()
     if app.stopped_clean:
         print("Stopped. Nothing was lost.")
     else:
@@ -121,7 +122,7 @@ async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:
 def _on_hangup(app: App, tasks: Tasks) -> None:
     """SIGHUP, as POST /config/reload: fetch the configuration, if it comes from elsewhere."""
     if app.sync is None or not app.started:
-        why = "no config URL" if app.started else "not started yet"
+        why = "not started yet" if not app.started else "no config URL" if app.settings.enabled else "disabled"
         log.warning("hangup_ignored", action="hangup_ignored", why=why)
         return
     tasks.spawn(_reload(app.sync), "reload")

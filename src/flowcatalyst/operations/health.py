@@ -37,7 +37,15 @@ class Reason:
 
 def assess(app: App) -> tuple[Level, list[Reason]]:
     """The worst level of all reasons, and the reasons. No reason: healthy, also if there is nothing to do."""
-    reasons = [*_consumers(app), *_breakers(app), *_sync(app), *_standby(app), *_watchers(app), *_warnings(app)]
+    reasons = [
+        *_switch(app),
+        *_consumers(app),
+        *_breakers(app),
+        *_sync(app),
+        *_standby(app),
+        *_watchers(app),
+        *_warnings(app),
+    ]
     levels = [reason.level for reason in reasons]
     worst = next((level for level in (Level.DEGRADED, Level.WARNING) if level in levels), Level.HEALTHY)
     return worst, reasons
@@ -46,6 +54,11 @@ def assess(app: App) -> tuple[Level, list[Reason]]:
 def polling_consumers(app: App) -> dict[str, Consumer]:
     """The consumers that should poll. While a router stops or steps down it still has some; they are done."""
     return app.consumers if app.at_work else {}
+
+
+def _switch(app: App) -> Iterator[Reason]:
+    if not app.settings.enabled:
+        yield Reason(Level.WARNING, "router", "the router is disabled (enabled is false): no queue is polled")
 
 
 def _consumers(app: App) -> Iterator[Reason]:

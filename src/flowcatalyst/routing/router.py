@@ -1,5 +1,6 @@
 """Router: a batch of deliveries -> pools, in the three phases of 002. Nothing here suspends."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -12,6 +13,8 @@ from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
 from flowcatalyst.routing.pool import Pool
 from flowcatalyst.routing.tracker import Duplicate, InFlightTracker
 
+UNKNOWN: Final = "unknown"
+MISSING: Final = "missing"
 REFUSAL_S: Final = 10.0  # always the same: that a pool is full is no failure of the message
 
 log = structlog.get_logger("flowcatalyst.router")
@@ -26,6 +29,7 @@ class Router:
         self.pools: dict[str, Pool] = {}
         self.retiring: dict[str, Pool] = {}  # removed, but not empty yet
         self.tracker = tracker
+        self.defaulted: Counter[str] = Counter()  # messages in the default pool that did not name it, by the reason
         self._on_growth: dict[object, Callable[[], None]] = {}
         # Where a group stays although its messages name, or would now go to, another pool: (pool code, group) -> pool.
         self._stays: dict[tuple[str, str], Pool] = {}
@@ -199,8 +203,11 @@ class Router:
         return None
 
     def _pool_for(self, delivery: Delivery) -> Pool:
-        pool, wanted = self.pool_of(delivery), delivery.pointer.pool_code or DEFAULT_POOL
+        pool, wanted = self.pool_of(delivery), delivery.pointer.pool_code
         if pool.code != wanted:
-            text = f"no pool {wanted!r}: routed to {pool.code}"
-            self._warnings.add(WarningCode.ROUTING, Severity.WARN, text, "router")
+            if pool.code == DEFAULT_POOL:
+                self.defaulted[UNKNOWN if wanted else MISSING] += 1
+            if pool.code != (wanted or DEFAULT_POOL):
+                text = f"no pool {wanted!r}: routed to {pool.code}"
+                self._warnings.add(WarningCode.ROUTING, Severity.WARN, text, "router")
         return pool

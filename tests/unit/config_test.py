@@ -63,6 +63,10 @@ def pool_in_toml(more: str) -> str:
         ("port = = 1", "is not valid TOML"),
         ("port = 'abc'", "port should be a whole number"),
         ("[[pools]]\ncode = 'A'", "pools.0.concurrency is missing"),
+        (
+            pool_in_toml("rate_limit_per_minute = -1"),
+            "pools.0.rate_limit_per_minute should be greater than or equal to 0",
+        ),
         (pool_in_toml("parked_limit = -1"), "pools.0.parked_limit should be greater than or equal to 0"),
         (pool_in_toml("retry_statuses = [404, 429]"), "pools.0.retry_statuses has 429: only 400 to 499 without 429"),
         (pool_in_toml("retry_statuses = [500]"), "pools.0.retry_statuses has 500: only 400 to 499 without 429"),
@@ -386,3 +390,9 @@ def test_a_router_is_enabled_unless_the_settings_or_the_variable_of_002_say_othe
     (empty_folder / "flowcatalyst.toml").unlink()
     monkeypatch.setenv("MESSAGE_ROUTER_ENABLED", "maybe")
     assert "MESSAGE_ROUTER_ENABLED should be true or false, not 'maybe'" in refusal()
+
+
+def test_a_rate_limit_of_0_is_none_as_in_the_router_configuration(empty_folder: Path) -> None:
+    (empty_folder / "flowcatalyst.toml").write_text(pool_in_toml("rate_limit_per_minute = 0"))
+    [pool] = load_settings().pools
+    assert pool.limits().rate_per_minute is None

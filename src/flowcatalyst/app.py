@@ -56,6 +56,7 @@ class App:
         self.warnings = WarningLog(self.clock)
         self.depths = Depths(self.clock)
         self.judge = OrderJudge()  # of the built-in receivers
+        self.receivers_at: tuple[str, int] | None = None  # address and port of these, as this router reaches them
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
         self.config = config_of(settings)
@@ -147,7 +148,7 @@ class App:
         is not enabled."""
         tasks = Tasks()
         async with AsyncExitStack() as stack:
-            self._clients = _build_clients(self.settings, self.clock)
+            self._clients = _build_clients(self.settings, self.clock, self.receivers_at)
             stack.push_async_callback(self._clients.close)
             notifier = self._start_notifier(tasks)
             if notifier is not None:
@@ -313,9 +314,10 @@ class _Clients:
             await self.https.close()
 
 
-def _build_clients(settings: Settings, clock: Clock) -> _Clients:
+def _build_clients(settings: Settings, clock: Clock, receivers_at: tuple[str, int] | None) -> _Clients:
     http = settings.mediator.http
-    guard = EgressGuard(settings.egress.allow_private, settings.egress.allowed_networks, SystemResolver(clock))
+    egress = settings.egress
+    guard = EgressGuard(egress.allow_private, egress.allowed_networks, SystemResolver(clock), receivers_at)
     http1 = Http1Client(
         guard=guard,
         connect_timeout_s=http.connect_timeout_ms / 1000,

@@ -227,7 +227,9 @@ class NotificationSettings(Section):
 
 class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="info logs every attempt, warning only those that failed"
+        "info",
+        description="info logs every attempt, warning only those that failed, debug also polls, where each message "
+        "goes and the start of attempts",
     )
     format: Literal["auto", "json", "console"] = Field("auto", description="auto: for people on a terminal, else JSON")
     file: Path | None = Field(None, description="File to append to instead of standard error")

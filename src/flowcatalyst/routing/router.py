@@ -7,6 +7,7 @@ from typing import Final
 import structlog
 
 from flowcatalyst.message import DEFAULT_POOL, Delivery, Severity, adopt_receipt, named_group
+from flowcatalyst.observe.logs import debug_is_on
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.queues.contract import Room
 from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
@@ -36,6 +37,7 @@ class Router:
         self._warnings = warnings
         self._make_pool = make_pool
         self._batches = 0
+        self._debugs = debug_is_on()
 
     def add_pool(self, code: str, limits: PoolLimits) -> Pool:
         pool = self.pools[code] = self._make_pool(code, limits)
@@ -123,6 +125,8 @@ class Router:
             elif not pool.submit(delivery):
                 refused.add((pool, delivery.group))
                 delivery.source.nack(delivery, REFUSAL_S)
+            if self._debugs:
+                _tell(delivery, pool)
         for pool in {pool for pool, _ in refused if pool.is_full}:
             text = f"pool {pool.code} is full, with {pool.limits.parked_limit} messages parked: others go back"
             self._warnings.add(WarningCode.QUEUE_FULL, Severity.WARN, text, "router")
@@ -211,3 +215,17 @@ class Router:
                 text = f"no pool {wanted!r}: routed to {pool.code}"
                 self._warnings.add(WarningCode.ROUTING, Severity.WARN, text, "router")
         return pool
+
+
+def _tell(delivery: Delivery, pool: Pool) -> None:
+    """Where a message went; it has been handed over or nacked."""
+    log.debug(
+        "admitted" if pool.has(delivery) else "refused",
+        action="admitted" if pool.has(delivery) else "refused",
+        message=delivery.pointer.id,
+        group=delivery.group,
+        pool=pool.code,
+        queue=delivery.source.name,
+        broker_id=delivery.broker_id,
+        received=delivery.receive_count,
+    )

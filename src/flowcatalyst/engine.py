@@ -30,6 +30,7 @@ from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.breaker import Breakers
+from flowcatalyst.routing.failure_memory import FailureMemory
 from flowcatalyst.routing.fence import Fence
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.policy import DEFAULT_DELAYS, Delays
@@ -69,6 +70,7 @@ class Engine:
         self.tracker = InFlightTracker()
         self.breakers = Breakers()
         self.router = Router(self.tracker, warnings, self._make_pool)
+        self.failures = FailureMemory()
         self.settlers: dict[str, Settler] = {}
         self.consumers: dict[str, Consumer] = {}
         self.stopping = False
@@ -114,6 +116,7 @@ class Engine:
             spawn=self._slots.spawn,
             delays=delays,
             fence=self._fence,
+            failures=self.failures,
             several_queues=lambda: len(self.queues) + len(self._leaving) > 1,
         )
         self.router.apply(pools)

@@ -408,12 +408,13 @@ def _read_toml(file: Path) -> dict[str, Any]:
 
 
 def _in_words(one: ErrorDetails, names: list[str], variables: list[str]) -> str:
-    """What is wrong with a setting. A value is repeated only where none can be a secret: of numbers and choices."""
+    """What is wrong with a setting. A value is repeated only where none can be a secret: of numbers and choices, but
+    for those of auth, where keys end up in the wrong line."""
     name = ".".join(str(part) for part in one["loc"]) or "settings"
     said = _WORDS.get(one["type"]) or one["msg"].removeprefix("Value error, ").removeprefix("Input ")
     if one["type"] == "extra_forbidden":
         said += environment.did_you_mean(re.sub(r"\.\d+\.", "[].", name), names)
-    if one["type"].startswith(_OF_NUMBERS_AND_CHOICES):
+    if one["type"].startswith(_OF_NUMBERS_AND_CHOICES) and one["loc"][0] != "auth":
         said += f", not {str(one['input'])[:60]!r}"
     parts = [str(part) for part in one["loc"]]
     of_parts = [environment.variable_of(".".join(parts[:length])) for length in range(len(parts), 0, -1)]

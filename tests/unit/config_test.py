@@ -323,7 +323,8 @@ def test_what_kubernetes_sets_for_a_service_named_flowcatalyst_is_no_setting(
         ("FLOWCATALYST_PORT", "tcp:8080", "port should be a whole number, not 'tcp:8080' (variable FLOWCATALYST_PORT)"),
         ("FLOWCATALYST_PORT", "70000", "port should be less than or equal to 65535, not '70000' (variable"),
         ("FLOWCATALYST_LOG__LEVEL", "loud", "or 'error', not 'loud' (variable FLOWCATALYST_LOG__LEVEL)"),
-        ("FLOWCATALYST_AUTH__OPEN_PROBES", "perhaps", "should be true or false, not 'perhaps' (variable"),
+        ("FLOWCATALYST_ENABLED", "perhaps", "should be true or false, not 'perhaps' (variable FLOWCATALYST_ENABLED)"),
+        ("FLOWCATALYST_AUTH__MODE", "a-key", "'api_key' or 'basic' (variable FLOWCATALYST_AUTH__MODE)"),
         (
             "FLOWCATALYST_POOLS",
             '[{"code": "A", "concurrency": 0}]',

@@ -447,6 +447,12 @@ def test_no_queue_is_made_where_nobody_reads_it_unless_asked_for(command: Comman
     assert len(command.pointers()) > 1
 
 
+def test_through_a_router_nobody_promises_that_nothing_is_published_twice(command: Command) -> None:
+    away = f"http://127.0.0.1:{free_port()}"
+    said = command.fails("publish", "--router", away, "--file", "-", given=lines(*numbered(1)))
+    assert "go on with --from-line 1: some may be published twice, unless the broker of that queue deduplicates" in said
+
+
 def test_a_queue_of_a_broker_needs_no_file(command: Command) -> None:
     command.creates = False
     uri = f"nats://127.0.0.1:{free_port()}/ORDERS?consumer=router"

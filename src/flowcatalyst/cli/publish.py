@@ -203,7 +203,9 @@ class _FileToQueue:
         self._next_line = lines[-1].number + 1
 
     def _how_to_repeat(self, queue: WayIn, lines: Sequence[_Line], good: Sequence[Ready]) -> str:
-        if not queue.deduplicates:
+        if queue.deduplicates is None:
+            twice = "some may be published twice, unless the broker of that queue deduplicates"
+        elif not queue.deduplicates:
             twice = "some may be published twice, because this broker does not deduplicate"
         elif not all(ready.outgoing.deduplication_id for ready in good):
             twice = "some may be published twice, because not all have an id"

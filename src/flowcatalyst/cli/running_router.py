@@ -38,7 +38,7 @@ ApiKey = Annotated[
 class RunningRouter:
     """A queue of a router that runs."""
 
-    deduplicates = True  # perhaps not at the broker of this queue, but its own queue does
+    deduplicates: bool | None = None  # its queue may be at any broker
 
     def __init__(self, url: str, queue: str | None, api_key: str | None) -> None:
         """Raises `typer.BadParameter` if the URL can never be called."""

@@ -35,7 +35,7 @@ class WayIn(Protocol):
 
     name: str  # of the queue
     place: str  # where that is, to be shown; empty: its broker
-    deduplicates: bool
+    deduplicates: bool | None  # None: not known here
 
     async def publish(self, messages: Sequence[Outgoing]) -> list[Published]: ...
 
@@ -98,7 +98,7 @@ class StraightWayIn:
             _make_folder(settings.data_dir)
         factory.add_publishers([config])
         self._queue = factory.publishers[config.name]
-        self.deduplicates = self._queue.capabilities.deduplicates
+        self.deduplicates: bool | None = self._queue.capabilities.deduplicates
         self._is_open = False
 
     async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:

@@ -4,7 +4,7 @@ import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from socket import gethostname
 from typing import Final
@@ -61,6 +61,7 @@ class App:
         self.depths = Depths(self.clock)
         self.judge = OrderJudge()  # of the built-in receivers
         self.audit = AuditLog(settings.data_dir / "audit.db", self.clock, self.warnings)
+        self.receivers_at: tuple[str, int] | None = None  # address and port of these, as this router reaches them
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
         self.config = config_of(settings)
@@ -156,17 +157,19 @@ class App:
 
     @asynccontextmanager
     async def routing(self) -> AsyncIterator[None]:
-        """Be a router from here to the end of the block: primary at once, or when the standby lock says so."""
+        """Be a router from here to the end of the block: primary at once, or when the standby lock says so; never if it
+        is not enabled."""
         tasks = Tasks()
         async with AsyncExitStack() as stack:
-            self._clients = _build_clients(self.settings, self.clock)
+            self._clients = _build_clients(self.settings, self.clock, self.receivers_at)
             stack.push_async_callback(self._clients.close)
             notifier = self._start_notifier(tasks)
             if notifier is not None:
                 stack.push_async_callback(notifier.flush, NOTIFY_AT_STOP_S)
             stack.push_async_callback(tasks.cancel)  # before the flush
-            await self._start_sync(tasks)
-            async with self._whenever_primary():
+            if self.settings.enabled:
+                await self._start_sync(tasks)
+            async with self._whenever_primary() if self.settings.enabled else nullcontext():
                 self.started = True
                 try:
                     yield
@@ -359,9 +362,10 @@ class _Clients:
             await self.https.close()
 
 
-def _build_clients(settings: Settings, clock: Clock) -> _Clients:
+def _build_clients(settings: Settings, clock: Clock, receivers_at: tuple[str, int] | None) -> _Clients:
     http = settings.mediator.http
-    guard = EgressGuard(settings.egress.allow_private, settings.egress.allowed_networks, SystemResolver(clock))
+    egress = settings.egress
+    guard = EgressGuard(egress.allow_private, egress.allowed_networks, SystemResolver(clock), receivers_at)
     http1 = Http1Client(
         guard=guard,
         connect_timeout_s=http.connect_timeout_ms / 1000,

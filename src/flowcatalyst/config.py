@@ -7,23 +7,25 @@ underscores: `FLOWCATALYST_MEDIATOR__HTTP__VERSION`), else from `flowcatalyst.to
 import os
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_core import from_json
+from pydantic import BaseModel, Field, SecretStr, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic_core import ErrorDetails, from_json
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
     NoDecode,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     SettingsError,
-    TomlConfigSettingsSource,
 )
 
+from flowcatalyst import environment
 from flowcatalyst.credentials import Account, KeyEntry, read_accounts, read_keys
 from flowcatalyst.errors import ConfigurationError
 from flowcatalyst.message import DEFAULT_POOL
@@ -33,6 +35,7 @@ from flowcatalyst.queues.address import parse_queue_uri
 DEFAULT_FILE = Path("flowcatalyst.toml")
 CONFIG_URL_VARIABLE = "MESSAGE_ROUTER_CONFIG_URL"  # the names that operators know from 002
 SQS_ENDPOINT_VARIABLE = "SQS_ENDPOINT_OVERRIDE"
+ENABLED_VARIABLE = "MESSAGE_ROUTER_ENABLED"
 
 
 class HttpSettings(Section):
@@ -236,7 +239,9 @@ class HealthSettings(Section):
 
 class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="info logs every attempt, warning only those that failed"
+        "info",
+        description="info logs every attempt, warning only those that failed, debug also polls, where each message "
+        "goes and the start of attempts",
     )
     format: Literal["auto", "json", "console"] = Field("auto", description="auto: for people on a terminal, else JSON")
     file: Path | None = Field(None, description="File to append to instead of standard error")
@@ -246,8 +251,13 @@ class Settings(BaseSettings):
     """All settings of a FlowCatalyst process."""
 
     model_config = SettingsConfigDict(env_prefix="FLOWCATALYST_", env_nested_delimiter="__", extra="forbid")
-    toml_file: ClassVar[Path | None] = None
+    of_file: ClassVar[Mapping[str, Any]] = {}
 
+    enabled: bool = Field(
+        True,
+        description="Master switch; also as MESSAGE_ROUTER_ENABLED. False: it polls nothing and fetches no "
+        "configuration, but the API answers",
+    )
     host: str = Field("127.0.0.1", description="Address of the API")
     port: int = Field(8080, ge=0, le=65535, description="Port of the API; 0 takes a free one")
     data_dir: Path = Field(Path("data"), description="Folder for the embedded queue and the dead letters")
@@ -310,9 +320,10 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        file = cls.toml_file
-        toml = () if file is None else (TomlConfigSettingsSource(settings_cls, file),)
-        return (init_settings, env_settings, *toml)
+        assert isinstance(env_settings, EnvSettingsSource)
+        ours = environment.own_variables(os.environ)
+        env_settings.env_vars = {name.lower(): value for name, value in ours.items()}
+        return (init_settings, env_settings, InitSettingsSource(settings_cls, dict(cls.of_file)))
 
 
 def _is_loopback(host: str) -> bool:
@@ -357,21 +368,33 @@ def _shown(default: object) -> str:
 
 def load_settings(file: Path | None = None, **given: Any) -> Settings:
     """Settings from all sources; `given` ones that are None count as not given. Raises `ConfigurationError`."""
-    if file is not None and not file.is_file():
-        what = "is a folder" if file.is_dir() else "does not exist"
-        raise ConfigurationError(f"settings file {file} {what}: name a TOML file with --config")
+    names = [setting.name for setting in describe_settings()]
+    variables = environment.own_variables(os.environ)
+    if wrong := environment.complaints(variables, [name for name in names if "[]" not in name]):
+        raise ConfigurationError(f"wrong settings (environment): {'; '.join(wrong)}")
     source = file or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
-    settings_of_file = type("Settings", (Settings,), {"toml_file": source})
+    settings_of_file = type("Settings", (Settings,), {"of_file": {} if source is None else _read_toml(source)})
+    given = {name: value for name, value in given.items() if value is not None}
     try:
-        settings: Settings = settings_of_file(**{name: value for name, value in given.items() if value is not None})
+        settings: Settings = settings_of_file(**given)
     except ValidationError as error:
-        raise ConfigurationError(_in_words(error, source)) from None
-    except SettingsError as error:  # names the variable, not its value
-        raise ConfigurationError(f"wrong settings (environment): {error}; write lists and objects as JSON") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{source} is not valid TOML: {error}") from None
-    except OSError as error:
-        raise ConfigurationError(f"{source} cannot be read: {error.strerror}") from None
+        where = f"settings (environment{f', {source}' if source else ''}, command line)"
+        from_variables = [name for name in variables if name not in map(environment.variable_of, given)]
+        problems = [_in_words(one, names, from_variables) for one in error.errors(include_url=False)]
+        raise ConfigurationError(f"wrong {where}: {'; '.join(problems)}") from None
+    except SettingsError as error:  # names the field, not its value
+        found = re.search('"([a-z_]+)"', str(error))
+        like = environment.variable_of(found[1]) if found else environment.PREFIX
+        named = " or ".join(name for name in variables if name.startswith(like))
+        raise ConfigurationError(
+            f"wrong settings (environment): variable {named} cannot be read; write lists and objects as JSON"
+        ) from None
+    if "enabled" not in settings.model_fields_set and (given_switch := os.environ.get(ENABLED_VARIABLE)):
+        try:
+            settings.enabled = TypeAdapter(bool).validate_python(given_switch)
+        except ValidationError:
+            what = f"{ENABLED_VARIABLE} should be true or false, not {given_switch[:60]!r}"
+            raise ConfigurationError(f"wrong settings (environment): {what}") from None
     if settings.sync.config_url is None:
         settings.sync.config_url = os.environ.get(CONFIG_URL_VARIABLE) or None
     if settings.sqs.endpoint_override is None:
@@ -382,20 +405,41 @@ def load_settings(file: Path | None = None, **given: Any) -> Settings:
     return settings
 
 
-def _in_words(error: ValidationError, source: Path | None) -> str:
-    """One line for each wrong setting. Values are not repeated: they may be secrets."""
-    problems = []
-    for one in error.errors(include_url=False):
-        name = ".".join(str(part) for part in one["loc"]) or "settings"
-        said = _WORDS.get(one["type"]) or one["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        problems.append(f"{name} {said}")
-    where = f"settings (environment{f', {source}' if source else ''}, command line)"
-    return f"wrong {where}: {'; '.join(problems)}"
+def _read_toml(file: Path) -> dict[str, Any]:
+    """The settings of a file, or of what reads like one: a pipe, or /dev/null, which says nothing."""
+    try:
+        return tomllib.loads(file.read_bytes().decode())
+    except FileNotFoundError:
+        what = "does not exist"
+    except IsADirectoryError:
+        what = "is a folder"
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be read: {error.strerror}") from None
+    raise ConfigurationError(f"settings file {file} {what}: name a TOML file with --config")
 
 
+def _in_words(one: ErrorDetails, names: list[str], variables: list[str]) -> str:
+    """What is wrong with a setting. A value is repeated only where none can be a secret: of numbers and choices, but
+    for those of auth, where keys end up in the wrong line."""
+    name = ".".join(str(part) for part in one["loc"]) or "settings"
+    said = _WORDS.get(one["type"]) or one["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    if one["type"] == "extra_forbidden":
+        said += environment.did_you_mean(re.sub(r"\.\d+\.", "[].", name), names)
+    if one["type"].startswith(_OF_NUMBERS_AND_CHOICES) and one["loc"][0] != "auth":
+        said += f", not {str(one['input'])[:60]!r}"
+    parts = [str(part) for part in one["loc"]]
+    of_parts = [environment.variable_of(".".join(parts[:length])) for length in range(len(parts), 0, -1)]
+    variable = next((variable for variable in of_parts if variable in variables), None)
+    return f"{name} {said}" if variable is None else f"{name} {said} (variable {variable})"
+
+
+_OF_NUMBERS_AND_CHOICES = ("int_", "float_", "bool_", "literal_", "enum", "greater_", "less_")
 _WORDS = {
-    "extra_forbidden": "is not a setting; `flowcatalyst settings` lists them all",
+    "extra_forbidden": "is not a setting",
     "missing": "is missing",
     "int_parsing": "should be a whole number",
     "int_type": "should be a whole number",
+    "bool_parsing": "should be true or false",
 }

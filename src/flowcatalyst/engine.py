@@ -41,6 +41,7 @@ from flowcatalyst.queues.contract import Loss, Queue
 from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.blocked import BlockedGroups
 from flowcatalyst.routing.breaker import Breakers
+from flowcatalyst.routing.failure_memory import FailureMemory
 from flowcatalyst.routing.fence import Fence
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.policy import DEFAULT_DELAYS, Delays
@@ -93,6 +94,7 @@ class Engine:
             self.breakers, self.router.all_pools, clock, warnings, outages.endpoint_down_s
         )
         self.group_outages = GroupOutages(self._blocked, self.tracker.owned, clock, warnings, outages.group_blocked_s)
+        self.failures = FailureMemory()
         self.settlers: dict[str, Settler] = {}
         self.consumers: dict[str, Consumer] = {}
         self.stopping = False
@@ -141,6 +143,7 @@ class Engine:
             delays=delays,
             fence=self._fence,
             blocked=self._blocked,
+            failures=self.failures,
             several_queues=lambda: len(self.queues) + len(self._leaving) > 1,
         )
         self.router.apply(pools)

@@ -44,6 +44,8 @@ class MessagePointer(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
 
 
 _decoder = msgspec.json.Decoder(MessagePointer)
+_REQUIRED: Final = ("id", "mediationTarget")
+_UNREADABLE: Final = (msgspec.DecodeError, UnicodeError, RecursionError)
 encode_pointer = msgspec.json.Encoder().encode
 
 
@@ -51,10 +53,43 @@ def parse_pointer(body: str | bytes) -> MessagePointer:
     """The pointer in a queue body, or `InvalidMessageError` with the reason it is none."""
     try:
         pointer = _decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        check_pointer(pointer)
+    except (*_UNREADABLE, InvalidMessageError):
+        return _parse_leniently(body)
+    return pointer
+
+
+def _parse_leniently(body: str | bytes) -> MessagePointer:
+    """The pointer that another producer means, as far as that is clear; the error says what is not."""
+    try:
+        found = msgspec.json.decode(without_mark(body))
+        if isinstance(found, dict):
+            found = _as_we_write_it(found)
+        pointer = msgspec.convert(found, MessagePointer)
+    except _UNREADABLE as error:
         raise InvalidMessageError(f"body is not a message pointer: {error}") from None
     check_pointer(pointer)
     return pointer
+
+
+def _as_we_write_it(found: dict[str, Any]) -> dict[str, Any]:
+    """null is absent, a whole number that names something its digits, an enum in capitals, a space in a URL %20."""
+    fields = {name: value for name, value in found.items() if value is not None or name in _REQUIRED}
+    for name in ("id", "messageGroupId"):
+        if type(value := fields.get(name)) is int:
+            fields[name] = str(value)
+    for name in ("mediationType", "dispatchMode"):
+        if isinstance(value := fields.get(name), str):
+            fields[name] = value.upper()
+    target = fields.get("mediationTarget")
+    if isinstance(target, str) and target == target.strip():
+        fields["mediationTarget"] = target.replace(" ", "%20")
+    return fields
+
+
+def without_mark(body: str | bytes) -> str | bytes:
+    """A body without the byte order mark that some producers begin with."""
+    return body.removeprefix("\ufeff") if isinstance(body, str) else body.removeprefix(b"\xef\xbb\xbf")
 
 
 class _PoolOnly(msgspec.Struct, rename="camel"):
@@ -67,11 +102,11 @@ _pool_decoder = msgspec.json.Decoder(_PoolOnly)
 def pool_code_of(body: str | bytes) -> str:
     """The pool that a message asks for, the default pool if it names none; `UNREADABLE` if none will ever take it."""
     try:
-        code = _pool_decoder.decode(body).pool_code
+        code = _pool_decoder.decode(without_mark(body)).pool_code
         if not code or code.isspace():
             parse_pointer(body)
             return DEFAULT_POOL
-    except (InvalidMessageError, msgspec.DecodeError, UnicodeError, RecursionError):
+    except (InvalidMessageError, *_UNREADABLE):
         return UNREADABLE
     return code
 

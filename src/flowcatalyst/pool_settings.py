@@ -17,7 +17,7 @@ class PoolSettings(Section):
     code: str = Field(min_length=1, description="Name that messages use as poolCode")
     concurrency: int = Field(ge=1, le=100_000, description="Most attempts in flight at once")
     rate_limit_per_minute: int | None = Field(
-        None, ge=1, description="Most attempts started in any 60 s; unset: no limit"
+        None, ge=0, description="Most attempts started in any 60 s; unset or 0: no limit"
     )
     failure_scope: FailureScope = Field(
         FailureScope.GROUP,
@@ -67,7 +67,7 @@ class PoolSettings(Section):
     def limits(self) -> PoolLimits:
         return PoolLimits(
             concurrency=self.concurrency,
-            rate_per_minute=self.rate_limit_per_minute,
+            rate_per_minute=self.rate_limit_per_minute or None,
             failure_scope=self.failure_scope,
             max_delivery_attempts=self.max_delivery_attempts,
             capacity=self.capacity,

@@ -4,11 +4,12 @@ from typing import Any
 
 import aiohttp
 import pytest
+from pydantic import SecretStr
 
 from flowcatalyst import __version__
 from flowcatalyst.app import App
 from flowcatalyst.clock import SystemClock
-from flowcatalyst.config import Settings
+from flowcatalyst.config import Settings, StandbySettings, SyncSettings
 from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.message import Severity
 from flowcatalyst.operations.health import SILENT_STORAGE_S
@@ -25,6 +26,7 @@ from flowcatalyst.web.server import api_server, bind
 from tests.api.breakers_test import open_breaker
 from tests.api.resting import resting_standby, resting_sync
 from tests.api.running import Running, run_router, until
+from tests.support.http_servers import always, raw_server, reply
 
 PROBES = ("/health/live", "/health/ready", "/health/startup", "/health", "/monitoring/health")
 
@@ -364,3 +366,29 @@ async def test_a_task_of_the_router_that_died_is_degraded_and_works_again(
         assert codes.count(WarningCode.TASK_DIED) == 3
         await router.until_settled()
         assert (await router.stats())["totalRequests"] == 20
+
+
+async def test_a_disabled_router_is_ready_and_does_nothing(tmp_path: Path) -> None:
+    sync, standby = SyncSettings(config_url="http://127.0.0.1:9/"), StandbySettings(redis_url=SecretStr("redis://x/0"))
+    async with run_router(tmp_path, enabled=False, sync=sync, standby=standby) as router:
+        for path in ("/health", "/health/ready", "/health/startup"):
+            assert (await router.client.get(path)).status == 200
+        health = (await router.client.get("/monitoring/health")).json
+        assert (health["role"], health["status"]) == ("disabled", "WARNING")
+        assert "no queue is polled" in health["reasons"][0]["text"]
+        assert (await router.client.get("/monitoring/standby-status")).json["state"] == "STANDBY"
+        assert "flowcatalyst_primary 0" in (await router.client.get("/metrics")).text
+        (await router.client.post("/config/reload")).assert_problem(409, "disabled")
+
+
+async def test_what_is_sent_to_a_disabled_router_waits_in_its_queue(tmp_path: Path) -> None:
+    async with raw_server(always(reply(200))) as endpoint:
+        async with run_router(tmp_path, enabled=False) as router:
+            assert (await router.send(mediationTarget=endpoint.url())).status == 202
+            assert (router.app.consumers, router.app.router.pools) == ({}, {})
+            depth = await router.app.queues["default"].depth()
+            assert depth is not None
+            assert (depth.waiting, endpoint.requests) == (1, [])
+        async with run_router(tmp_path) as router:
+            await router.until_settled()
+            assert len(endpoint.requests) == 1

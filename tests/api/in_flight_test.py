@@ -1,10 +1,12 @@
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from flowcatalyst.pool_settings import RetrySettings
 from flowcatalyst.web.api.in_flight import MAX_CHECKED
-from tests.api.running import Running, on_idle_router, until
+from tests.api.running import Running, on_idle_router, run_router, until
 from tests.support.http_servers import Gate, raw_server
 
 CHECK = "/monitoring/in-flight-messages/check"
@@ -120,18 +122,65 @@ async def test_a_limit_out_of_bounds_is_refused(idle_router: Running, query: str
         (await idle_router.client.get(path + query)).assert_problem(400, "limit")
 
 
+UNKNOWN = {
+    "state": "UNKNOWN",
+    "inFlight": False,
+    "pool": None,
+    "failures": None,
+    "waiting": None,
+    "deadLetter": None,
+}
+
+
 async def test_a_check_tells_for_each_id_whether_the_router_has_the_message(router: Running) -> None:
     gate = Gate()
     async with raw_server(gate) as endpoint:
-        await router.send(id="here", mediationTarget=endpoint.url(), poolCode="POOL-LOW")
+        message = {"mediationTarget": endpoint.url(), "poolCode": "POOL-LOW", "messageGroupId": "g"}
+        await router.client.post("/api/messages", [{"id": one, **message} for one in ("here", "behind")])
         await endpoint.until(lambda server: len(server.requests) == 1)
-        here = {"id": "here", "inFlight": True, "pool": "POOL-LOW"}
-        unknown = {"id": "null", "inFlight": False, "pool": None}
-        answer = await router.client.post(CHECK, {"ids": ["null", "here", "null", "here"]})
-        assert (answer.status, answer.json) == (200, [unknown, here, unknown, here])
+
+        async def both_are_there() -> bool:
+            return len(await in_flight(router)) == 2
+
+        await until(both_are_there)
+        owned = {"inFlight": True, "pool": "POOL-LOW", "failures": 0, "deadLetter": None}
+        answer = {"what": "the answer to attempt 1", "behind": None, "untilInMs": None}
+        here = {"id": "here", "state": "IN_FLIGHT", **owned, "waiting": answer}
+        turn = {"what": "its turn in group g", "behind": "here", "untilInMs": None}
+        behind = {"id": "behind", "state": "WAITING", **owned, "waiting": turn}
+        unknown = {"id": "null", **UNKNOWN}
+        found = await router.client.post(CHECK, {"ids": ["null", "here", "null", "behind"]})
+        assert (found.status, found.json) == (200, [unknown, here, unknown, behind])
         gate.opened.set()
         await router.until_settled()
-        assert (await router.client.post(CHECK, {"ids": ["here"]})).json == [{**here, "inFlight": False, "pool": None}]
+        assert (await router.client.post(CHECK, {"ids": ["here"]})).json == [{"id": "here", **UNKNOWN}]
+
+
+async def test_a_check_tells_a_message_that_went_back_to_its_queue_from_one_that_was_never_seen(
+    tmp_path: Path,
+) -> None:
+    async with run_router(tmp_path, retry=RetrySettings(backoff_s=[])) as router:
+        await router.send(id="stuck", mediationTarget=router.receiver("server-error"))
+
+        async def is_back() -> bool:
+            return router.app.router.pools["DEFAULT-POOL"].stats.given_back == 1
+
+        await until(is_back)
+        stuck = {"id": "stuck", **UNKNOWN, "state": "GIVEN_BACK", "failures": 1}
+        assert (await router.client.post(CHECK, {"ids": ["stuck", "never"]})).json == [
+            stuck,
+            {"id": "never", **UNKNOWN},
+        ]
+
+
+async def test_a_check_tells_a_dead_letter_as_long_as_it_is_kept(router: Running) -> None:
+    await router.send(id="dead", mediationTarget=router.receiver("client-error"))
+    await router.until_dead(1)
+    await router.until_settled()
+    dead = {"id": "dead", **UNKNOWN, "state": "DEAD_LETTER", "deadLetter": 1}
+    assert (await router.client.post(CHECK, {"ids": ["dead"]})).json == [dead]
+    await router.client.request("DELETE", "/monitoring/dead-letters/1")
+    assert (await router.client.post(CHECK, {"ids": ["dead"]})).json == [{"id": "dead", **UNKNOWN}]
 
 
 @on_idle_router

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -286,3 +287,15 @@ async def test_messages_reach_a_queue_of_a_broker_from_a_standby_too(tmp_path: P
                 return bool((await primary.stats())["totalRequests"] == 2)
 
             await until(both_seen)
+
+
+async def test_bodies_of_other_producers_are_delivered_and_what_is_not_clear_is_named(router: Running) -> None:
+    async with raw_server(always(reply(200))) as endpoint:
+        clear = {"id": 7, "mediationTarget": endpoint.url("/a b"), "highPriority": None, "dispatchMode": "immediate"}
+        unclear = {"id": 8, "mediationTarget": endpoint.url("/c"), "highPriority": "often"}
+        bodies = ["\ufeff" + json.dumps(clear), json.dumps(unclear)]
+        await router.app.queues["default"].publish([Outgoing(body, "g") for body in bodies])
+        [letter] = await router.until_dead(1)
+        await router.until_settled()
+        assert [(one.path, one.body) for one in endpoint.requests] == [("/a%20b", b'{"messageId":"7"}')]
+    assert letter["reason"] == "body is not a message pointer: Expected `bool`, got `str` - at `$.highPriority`"

@@ -10,6 +10,7 @@ from flowcatalyst.message import Result, Severity
 from flowcatalyst.observe import depths, metrics
 from flowcatalyst.observe.metrics import SLICE, Metrics, StoredFigures
 from flowcatalyst.operations.warnings import WarningCode
+from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.tasks import Tasks
 from tests.api.running import Running, on_idle_router
 from tests.support.clocks import SetClock
@@ -190,3 +191,19 @@ async def test_names_with_quotes_and_line_ends_are_labels_too(router: Running) -
     monkeyed.code = code
     del router.app.router.pools[odd]
     assert value(samples, "flowcatalyst_pool_concurrency", pool=odd) == 2
+
+
+async def test_messages_that_fall_to_the_default_pool_are_counted_by_why(router: Running) -> None:
+    to = f'"mediationTarget": "{router.receiver("fast")}"'
+    bodies = [
+        f'{{"id": "1", {to}, "poolCode": "NOWHERE"}}',
+        f'{{"id": "2", {to}, "poolCode": "NOWHERE-ELSE"}}',
+        f'{{"id": "3", {to}}}',
+        f'{{"id": "4", {to}, "poolCode": "DEFAULT-POOL"}}',
+        f'{{"id": "5", {to}, "poolCode": "POOL-LOW"}}',
+    ]
+    await router.app.queues["default"].publish([Outgoing(body, "g") for body in bodies])
+    await router.until_settled()
+    samples = await scrape(router)
+    name = "flowcatalyst_default_pool_messages_total"
+    assert [value(samples, name, pool_code=why) for why in ("unknown", "missing")] == [2, 1]

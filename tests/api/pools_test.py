@@ -134,7 +134,7 @@ async def test_removing_a_rate_limit_lets_waiting_messages_go_at_once(router: Ru
         ({"concurrency": "5"}, ["concurrency", "Expected `int`"]),
         ({"concurrency": True}, ["concurrency", "Expected `int`"]),
         ({"concurrency": None}, ["concurrency", "Expected `int`"]),
-        ({"rateLimitPerMinute": 0}, ["rateLimitPerMinute", ">= 1"]),
+        ({"rateLimitPerMinute": -1}, ["rateLimitPerMinute", ">= 0"]),
         ({"maxDeliveryAttempts": -1}, ["maxDeliveryAttempts", ">= 1"]),
         ({"failureScope": "world"}, ["failureScope", "group, batch"]),
         ({"parkedLimit": -1}, ["parkedLimit", ">= 0"]),
@@ -165,3 +165,10 @@ async def test_a_changed_pool_answers_with_its_windows_too(router: Running) -> N
 async def test_an_unknown_pool_lists_the_pools(idle_router: Running) -> None:
     answer = await idle_router.client.put("/monitoring/pools/NOPE", {"concurrency": 1})
     answer.assert_problem(404, "'NOPE'", "DEFAULT-POOL, POOL-HIGH")
+
+
+async def test_a_rate_limit_of_0_is_none_here_as_in_the_settings_and_the_configuration(router: Running) -> None:
+    path = "/monitoring/pools/POOL-LOW"
+    await router.client.put(path, {"rateLimitPerMinute": 1})
+    assert (await router.client.put(path, {"rateLimitPerMinute": 0})).json["rateLimitPerMinute"] is None
+    assert router.app.router.pools["POOL-LOW"].limits.rate_per_minute is None

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from flowcatalyst.config import EmbeddedSettings, QueueSettings
+from flowcatalyst.config import EgressSettings, EmbeddedSettings, QueueSettings
 from flowcatalyst.errors import QueueUnavailableError
 from flowcatalyst.queues.contract import Outgoing, Published
 from flowcatalyst.queues.memory import MemoryQueue
@@ -157,3 +157,14 @@ async def test_messages_may_go_to_a_url(router: Running) -> None:
 async def test_what_cannot_be_seeded_says_why(idle_router: Running, query: str, body: Any, words: list[str]) -> None:
     answer = await idle_router.client.request("POST", f"/api/seed/messages?{query}", json=body)
     answer.assert_problem(400, *words)
+
+
+async def test_seeded_messages_reach_the_own_receivers_where_private_targets_are_not_allowed(tmp_path: Path) -> None:
+    async with run_router(tmp_path, egress=EgressSettings(allow_private=False)) as router:
+        await router.client.post("/api/seed/messages?count=20&endpoint=success")
+        async with raw_server(always(reply(200))) as other:
+            await router.send(id="other", mediationTarget=other.url())
+            [letter] = await router.until_dead(1)
+            assert other.requests == []
+        await router.until_settled()
+        assert (letter["messageId"], (await router.stats())["totalRequests"]) == ("other", 20)

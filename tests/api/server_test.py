@@ -47,6 +47,13 @@ def test_port_0_takes_a_free_port_and_tells_it() -> None:
         assert listening.url == f"http://127.0.0.1:{listening.port}"
 
 
+@pytest.mark.parametrize(("host", "from_here"), [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "127.0.0.1"), ("::", "::1")])
+def test_whoever_listens_on_all_addresses_is_reached_by_loopback_from_here(host: str, from_here: str) -> None:
+    listening = bind(host, 0)
+    with listening.socket:
+        assert listening.from_here == (from_here, listening.port)
+
+
 def test_answers_do_not_wait_for_the_client_to_acknowledge_their_headers() -> None:
     with bind("127.0.0.1", 0).socket as listener:
         assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

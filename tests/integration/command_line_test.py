@@ -1,6 +1,7 @@
 """The command `flowcatalyst` as people meet it: what it prints, how it ends, what it says when something is wrong."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -116,3 +117,20 @@ async def test_a_second_signal_ends_at_once_and_what_was_held_comes_back_at_the_
     async with router_process(tmp_path) as router:
         code, _ = await router.terminate()
         assert code == 0
+
+
+@pytest.mark.parametrize(
+    ("level", "told"), [("debug", {"polled", "admitted", "attempt_started", "attempt"}), ("info", {"attempt"})]
+)
+async def test_debug_tells_of_polls_and_of_each_message_on_its_way(tmp_path: Path, level: str, told: set[str]) -> None:
+    async with router_process(tmp_path, env={"FLOWCATALYST_LOG__LEVEL": level}) as router:
+        await run_cli("publish", "--router", router.url, "--target", f"{router.url}/api/test/success", "--id", "m-1")
+        async with asyncio.timeout(30):
+            while '"action":"attempt",' not in router.log.read_text():
+                await asyncio.sleep(0.05)
+        await router.terminate()
+    lines = [json.loads(line) for line in router.log.read_text().splitlines()]
+    of_message = {line["action"] for line in lines if line.get("message") == "m-1"}
+    polls = {line["action"] for line in lines if line["action"] == "polled" and line["messages"] == 1}
+    assert of_message | polls == told
+    assert {line["level"] for line in lines} == {"info", *({"debug"} if level == "debug" else ())}

@@ -221,7 +221,7 @@ async def assert_foreign_is_named(api: Api) -> None:
     warnings = await api.get("/monitoring/warnings")
     [said] = [one["message"] for one in warnings if one["code"] == "CONFIG_REJECTED"]
     assert "foreign" in said
-    assert "embedded:NAME" in said
+    assert "amqp://HOST:PORT/QUEUE" in said
     assert "secret" not in said
 
 

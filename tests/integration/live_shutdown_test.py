@@ -1,13 +1,19 @@
-"""SIGTERM to a real router process: in the middle of slow work, in the middle of a start, and twice."""
+"""Signals to a real router process: in the middle of slow work, in the middle of a start, and twice."""
 
 import asyncio
+import os
+import pty
 import signal
+import sys
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
 
 from tests.crash.scene import PATIENT_MS
 from tests.support.config_server import hanging
 from tests.support.live import Live, live, messages
-from tests.support.router_process import RouterProcess, Waits, starting_process
+from tests.support.router_process import RouterProcess, Waits, router_process, starting_process
 from tests.support.witness import Witness
 
 SLOW_S = 1.0
@@ -19,13 +25,14 @@ class SlowWitness(Witness):
     """Takes its time for each answer, until it is told to hurry."""
 
     hurries = False
+    slow_s = SLOW_S
 
     def _choose(self, message_id: str) -> str:
         return "ok" if self.hurries else "hang"
 
     async def _hang(self, reader: asyncio.StreamReader) -> str:
         try:
-            async with asyncio.timeout(SLOW_S):
+            async with asyncio.timeout(self.slow_s):
                 return await super()._hang(reader)
         except TimeoutError:
             return "ok"
@@ -60,19 +67,87 @@ async def test_sigterm_under_full_load_drains_in_order_and_the_next_start_delive
         await scene.assert_every_promise_was_kept()
 
 
-async def test_a_second_sigterm_during_the_drain_ends_at_once_with_130_and_loses_nothing(tmp_path: Path) -> None:
+async def test_another_sigterm_a_second_later_ends_at_once_with_130_and_loses_nothing(tmp_path: Path) -> None:
     witness = SlowWitness()
     async with live(tmp_path, witness) as scene:
         scene.config.say({"SLOW": SLOTS}, ["orders"])
         async with scene.router(PATIENT) as router:
             await until_under_full_load(scene, router)
+            witness.slow_s = 20.0
             router.process.send_signal(signal.SIGTERM)
             await router.until_printed("Stopping")
-            code, rest = await router.terminate()
+            ending = asyncio.ensure_future(router.until_ended())
+            while not ending.done():
+                with suppress(ProcessLookupError):
+                    router.process.send_signal(signal.SIGTERM)  # in vain until a second is over
+                await asyncio.wait([ending], timeout=0.2)
+            code, rest = await ending
             assert (code, "at once" in rest) == (130, True)
             await witness.router_gone()
         await deliver_the_rest(scene, witness)
         await scene.assert_every_promise_was_kept()
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_that_comes_twice_within_a_second_is_one_signal(tmp_path: Path, first: signal.Signals) -> None:
+    """`timeout` sends it to the process, and then to its group, which the process is in."""
+    witness = SlowWitness()
+    async with live(tmp_path, witness) as scene:
+        scene.config.say({"SLOW": SLOTS}, ["orders"])
+        async with scene.router(PATIENT) as router:
+            await until_under_full_load(scene, router)
+            router.process.send_signal(first)
+            router.process.send_signal(signal.SIGTERM)
+            await router.until_printed("Stopping")
+            code, rest = await router.until_ended()
+            assert (code, "Nothing was lost" in rest) == (0, True), (code, rest)
+        await deliver_the_rest(scene, witness)
+        assert set(witness.acked.values()) == {1}
+        await scene.assert_every_promise_was_kept()
+
+
+async def test_sighup_fetches_the_configuration_and_ends_nothing(tmp_path: Path) -> None:
+    async with live(tmp_path) as scene:
+        scene.config.say({"OLD": 1}, ["orders"])
+        async with scene.router() as router:
+            scene.config.say({"OLD": 1, "NEW": 2}, ["orders"])
+            router.process.send_signal(signal.SIGHUP)
+            await scene.api(router).until(
+                "/monitoring/pool-stats", lambda pools: "NEW" in [one["code"] for one in pools]
+            )
+            await scene.stop(router)
+
+
+async def test_sighup_without_a_config_url_is_ignored_and_said_so(tmp_path: Path) -> None:
+    async with router_process(tmp_path) as router:
+        router.process.send_signal(signal.SIGHUP)
+        async with asyncio.timeout(20):
+            while "hangup_ignored" not in router.log.read_text():
+                await asyncio.sleep(0.05)
+        code, rest = await router.terminate()
+        assert (code, "Nothing was lost" in rest) == (0, True)
+
+
+async def test_a_router_whose_terminal_is_closed_drains(tmp_path: Path) -> None:
+    ours, terminal = pty.openpty()
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "flowcatalyst", "up", "--port", "0", "--data-dir", tmp_path / "data"),
+        stdin=terminal,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    os.close(terminal)
+    try:
+        assert process.stdout is not None
+        assert b"is routing" in await process.stdout.readline()
+        process.send_signal(signal.SIGHUP)  # the kernel sends one, and a shell sends another
+        process.send_signal(signal.SIGHUP)
+        rest, _ = await process.communicate()
+        assert (process.returncode, b"Nothing was lost" in rest) == (0, True)
+    finally:
+        os.close(ours)
+        if process.returncode is None:
+            process.kill()
 
 
 async def test_sigterm_while_the_first_sync_hangs_ends_the_process_at_once_and_cleanly(tmp_path: Path) -> None:

@@ -40,17 +40,24 @@ def numbered(count: int) -> list[dict[str, str]]:
 
 
 class Command:
-    """The command in this process: a real one takes most of its time to start. It stands in `folder`."""
+    """The command in this process: a real one takes most of its time to start. It stands in `folder`.
+
+    It makes its queue if there is none, while `creates` says so.
+    """
+
+    creates = True
 
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]) -> None:
         self.folder = folder
         self._patch = patch
         self._captured = captured
         patch.chdir(folder)
+        self.file = folder / "data" / "queue.db"
 
     def run(self, *args: object, given: bytes = b"") -> tuple[int, str, str]:
         """Exit code, output, errors."""
-        self._patch.setattr(sys, "argv", ["flowcatalyst", *map(str, args)])
+        create = ["--create"] if self.creates and "--router" not in args else []
+        self._patch.setattr(sys, "argv", ["flowcatalyst", *map(str, args), *create])
         self._patch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(given)))
         umask = os.umask(0o022)
         try:
@@ -149,7 +156,7 @@ async def works(folder: Path, *args: object, env: Mapping[str, str] | None = Non
 def test_a_message_without_options_goes_to_the_first_queue_with_an_id_of_its_own(command: Command) -> None:
     said = command.works("publish", "--target", TARGET)
     [message] = command.pointers()
-    assert said.startswith(f"message {message.id} is published to queue default as embedded-")
+    assert said.startswith(f"message {message.id} is published to queue default ({command.file}) as embedded-")
     assert message.mediation_target == TARGET
     assert message.pool_code == "DEFAULT-POOL"
     assert UUID(message.id).version == 7
@@ -174,7 +181,7 @@ def test_every_option_of_a_message_gets_into_it(command: Command, monkeypatch: p
         dispatch_mode=DispatchMode.NEXT_ON_ERROR,
     )
     again = command.works("publish", "--target", TARGET, "--queue", "high", "--deduplication-id", "d")
-    assert "was published before to queue high" in again
+    assert f"was published before to queue high ({command.file})" in again
 
 
 def test_any_queue_can_be_named_by_its_uri(command: Command) -> None:
@@ -190,25 +197,25 @@ def test_the_queue_file_can_be_read_by_its_owner_only(command: Command) -> None:
 def test_a_file_is_published_in_its_order_and_blank_lines_do_not_count(command: Command) -> None:
     file = command.folder / "messages.jsonl"
     file.write_bytes(b"\xef\xbb\xbf" + lines(*numbered(1200)).replace(b"\n", b"\r\n\r\n") + b"  \n")
-    assert command.works("publish", "--file", file) == "1,200 messages published to queue default\n"
+    assert command.works("publish", "--file", file) == f"1,200 messages published to queue default ({command.file})\n"
     assert [message.id for message in command.pointers()] == [f"m-{n}" for n in range(1, 1201)]
     again = command.works("publish", "--file", file)
-    assert again == "0 messages published to queue default, 1,200 more were there already\n"
+    assert again == f"0 messages published to queue default ({command.file}), 1,200 more were there already\n"
 
 
 async def test_lines_of_a_pipe_are_published_as_they_come(tmp_path: Path) -> None:
-    process = await start(tmp_path, "publish", "--file", "-")
+    process = await start(tmp_path, "publish", "--file", "-", "--create")
     assert process.stdin is not None
     process.stdin.write(lines(*numbered(1)) + b'{"mediationTarget"')
     async with asyncio.timeout(DEADLINE_S):
         while not (tmp_path / "data" / "queue.db").exists() or not await in_queue(tmp_path):
             await asyncio.sleep(0.05)
     output, errors = await process.communicate(f': "{TARGET}"}}'.encode())  # the last line needs no end
-    assert (output, errors) == (b"2 messages published to queue default\n", b"")
+    assert (output.startswith(b"2 messages published to queue default ("), errors) == (True, b"")
 
 
 async def test_ctrl_c_says_how_far_it_came(tmp_path: Path) -> None:
-    process = await start(tmp_path, "publish", "--file", "-")
+    process = await start(tmp_path, "publish", "--file", "-", "--create")
     assert process.stdin is not None
     process.stdin.write(lines(*numbered(3)))
     async with asyncio.timeout(DEADLINE_S):
@@ -235,7 +242,9 @@ def test_of_a_file_with_a_wrong_line_nothing_is_published(command: Command) -> N
     said = command.fails("publish", "--file", file)
     assert said == "flowcatalyst: line 3: Object contains unknown field `messageGroupID`; nothing is published\n"
     assert not (command.folder / "data").exists()
-    assert command.works("publish", "--file", file, "--from-line", 4) == ("1 message published to queue default\n")
+    assert command.works("publish", "--file", file, "--from-line", 4).startswith(
+        "1 message published to queue default ("
+    )
 
 
 def test_of_a_pipe_what_comes_before_a_wrong_line_is_published(command: Command) -> None:
@@ -273,6 +282,11 @@ def test_a_wrong_line_is_named_with_the_reason(command: Command, line: object, w
         (["--file", "-", "--group", "g"], "say everything themselves"),
         (["--target", TARGET, "--queue", "a", "--uri", "embedded:a"], "either --queue or --uri"),
         (["--target", TARGET, "--mode", "later"], "'later' is not one of"),
+        (["--target", "notaurl"], "mediationTarget cannot be called: target has scheme '(none)'"),
+        (["--target", TARGET, "--id", " "], "id is empty"),
+        (["--target", TARGET, "--router", "http://h", "--uri", "embedded:a"], "a --router has its own queues"),
+        (["--target", TARGET, "--router", "http://h", "--create"], "a --router has its own queues"),
+        (["--target", TARGET, "--router", "localhost:8080"], "--router is no URL of a router"),
         (["--file", "-", "--from-line", "0"], "--from-line"),
     ],
 )
@@ -281,7 +295,7 @@ def test_options_that_do_not_go_together_are_named(command: Command, args: Seque
 
 
 def test_what_cannot_be_published_to_is_one_sentence(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "mediationTarget cannot be called" in command.fails("publish", "--target", "mailto:x")
+    assert "mediationTarget cannot be called" in command.misused("publish", "--target", "mailto:x")
     to = ("publish", "--target", TARGET)
     said = command.fails(*to, "--queue", "nope", code=2)
     assert "no queue 'nope'; the queues are: default, high, medium, low" in said
@@ -320,7 +334,7 @@ async def test_a_running_router_delivers_what_the_commands_publish_beside_it(tmp
     async with router_process(tmp_path) as router:
         await works(tmp_path, "publish", "--target", f"{router.url}/api/test/success")
         said = await works(tmp_path, "seed", "--router", router.url, "--count", 60, "--groups", 7)
-        assert said.startswith("60 messages published to queue default in ")
+        assert said.startswith(f"60 messages published to queue default (router {router.url}) in ")
         await works(tmp_path, "seed", "--router", f"{router.url}/", "--endpoint", "random", "--count", 5)
         stats = await stats_of(router.url, 66)
         code, _ = await router.terminate()
@@ -389,7 +403,7 @@ def test_where_the_port_is_any_free_one_the_router_has_to_be_named(command: Comm
         (["--endpoint", "nope"], "one of fast, slow"),
         (["--endpoint", TARGET], "name a URL with --target"),
         (["--target", "ftp://h/"], "only http and https"),
-        (["--router", "127.0.0.1:8080"], "endpoint is no URL"),
+        (["--router", "127.0.0.1:8080"], "--router is no URL of a router"),
     ],
 )
 def test_what_cannot_be_seeded_is_a_usage_error(command: Command, args: Sequence[str], why: str) -> None:
@@ -418,3 +432,28 @@ async def test_messages_published_to_nats_are_delivered_by_a_router(tmp_path: Pa
         assert errors.startswith("flowcatalyst: ")
         assert errors.count("\n") == 1
         assert "wr0ng" not in errors
+
+
+@pytest.mark.parametrize("args", [["publish", "--target", TARGET], ["seed"], ["publish", "--file", "-"]])
+def test_no_queue_is_made_where_nobody_reads_it_unless_asked_for(command: Command, args: Sequence[str]) -> None:
+    command.creates = False
+    said = command.fails(*args, given=lines(*numbered(1)), code=2)
+    assert f"there is no queue file {command.file}: name the data folder of the router with --data-dir" in said
+    assert "--router URL" in said
+    assert "--create" in said
+    assert not (command.folder / "data").exists()
+    command.works("publish", "--target", TARGET, "--create")
+    command.works(*args, given=lines(*numbered(1)))
+    assert len(command.pointers()) > 1
+
+
+def test_through_a_router_nobody_promises_that_nothing_is_published_twice(command: Command) -> None:
+    away = f"http://127.0.0.1:{free_port()}"
+    said = command.fails("publish", "--router", away, "--file", "-", given=lines(*numbered(1)))
+    assert "go on with --from-line 1: some may be published twice, unless the broker of that queue deduplicates" in said
+
+
+def test_a_queue_of_a_broker_needs_no_file(command: Command) -> None:
+    command.creates = False
+    uri = f"nats://127.0.0.1:{free_port()}/ORDERS?consumer=router"
+    assert "there is no queue file" not in command.fails("publish", "--uri", uri, "--target", TARGET)

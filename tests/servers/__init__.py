@@ -12,7 +12,7 @@ from typing import NoReturn, Protocol, TypeVar
 import pytest
 
 # `.ci/run` sets this: there a server that cannot be had is a failure, elsewhere a loud skip.
-REQUIRED = bool(os.environ.get("FLOWCATALYST_REQUIRE_SERVERS"))
+REQUIRED = bool(os.environ.get("TEST_REQUIRE_SERVERS"))
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"
 
 # Why tests were skipped. The terminal summary repeats it, so that nobody takes a skip for a pass.

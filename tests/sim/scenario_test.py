@@ -240,9 +240,10 @@ def test_a_rate_limit_below_the_traffic_is_seen_as_backlog_and_permit_waits() ->
     assert report.empty_at_s == pytest.approx(8 * 60, abs=65)
 
 
-def test_a_change_of_limits_is_applied_at_its_time() -> None:
+@pytest.mark.parametrize("no_limit", ["none", 0])
+def test_a_change_of_limits_is_applied_at_its_time(no_limit: object) -> None:
     slow = [{"code": "P", "concurrency": 4, "rate_limit_per_minute": 30}]
-    change = {"at": "2m", "pool": "P", "rate_limit_per_minute": "none"}
+    change = {"at": "2m", "pool": "P", "rate_limit_per_minute": no_limit}
     _, report = play(small(pools=slow, changes=[change]))
     assert report.peak_backlog == pytest.approx(60, abs=15)
     assert report.peak_backlog_at_s == pytest.approx(120, abs=2)

@@ -1,6 +1,6 @@
 """The test build of the command: `python -m tests.support.crashing_router up ...` kills itself at a named point.
 
-`FLOWCATALYST_CRASH_AT=after_receive:3` ends the process by SIGKILL when the point is reached for the third time. The
+`TEST_CRASH_AT=after_receive:3` ends the process by SIGKILL when the point is reached for the third time. The
 product knows nothing of this variable: only here are methods of the real classes wrapped before the real command runs.
 """
 
@@ -20,7 +20,7 @@ from flowcatalyst.queues.settle import Settler
 from flowcatalyst.routing.pool import Pool
 from flowcatalyst.sqlite_writer import SqliteWriter
 
-VARIABLE: Final = "FLOWCATALYST_CRASH_AT"
+VARIABLE: Final = "TEST_CRASH_AT"
 
 Reached = Callable[[], None]
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-CRASH_VARIABLE = "FLOWCATALYST_CRASH_AT"
+CRASH_VARIABLE = "TEST_CRASH_AT"
 LEAVE_WITHIN_S = 60.0
 EPOLL_CALLS = ("232", "281", "22")  # epoll_wait and epoll_pwait of x86_64, epoll_pwait of arm64
 
@@ -182,6 +182,7 @@ async def starting_process(
     with log.open("ab") as errors:
         process = await asyncio.create_subprocess_exec(
             *_command(module, *command, "--port", "0", "--data-dir", folder / "data", "--config", config),
+            stdin=asyncio.subprocess.DEVNULL,  # perhaps this run's terminal: SIGHUP means something else there
             stdout=asyncio.subprocess.PIPE,
             stderr=errors if stderr is None else stderr,
             cwd=ROOT,

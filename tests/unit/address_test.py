@@ -43,7 +43,9 @@ def refusal(uri: str) -> str:
     said = str(caught.value)
     assert "\n" not in said
     assert caught.value.__context__ is None or caught.value.__suppress_context__, "a traceback would show more"
-    assert said.endswith(f"the forms are {', '.join(FORMS)}")
+    scheme = uri.partition(":")[0].lower()
+    forms = [form for form in FORMS if form.startswith(f"{scheme}:")]
+    assert [form for form in FORMS if form in said] == (forms or list(FORMS)), "the form that was meant and no other"
     return said
 
 

@@ -160,3 +160,12 @@ def test_target_is_parsed_into_its_parts(url: str, target: Target) -> None:
 def test_url_that_could_mean_something_else_is_refused(url: str) -> None:
     with pytest.raises(TargetRefusedError):
         parse_target(url)
+
+
+async def test_the_own_receivers_are_permitted_at_exactly_their_address_and_port() -> None:
+    guard = EgressGuard(allow_private=False, resolver=resolver_of("127.0.0.1"), own=("127.0.0.1", 8080))
+    assert await guard.resolve("127.0.0.1", 8080) == [(V4, "127.0.0.1")]
+    assert await guard.resolve("localhost", 8080) == [(V4, "127.0.0.1")]
+    for host, port in (("127.0.0.1", 8081), ("127.0.0.2", 8080), ("::1", 8080)):
+        with pytest.raises(TargetRefusedError):
+            await guard.resolve(host, port)

@@ -65,3 +65,12 @@ def test_of_more_messages_than_can_be_remembered_the_oldest_is_forgotten(monkeyp
         memory.note(failed(f"m{number}", number + 1))
     assert len(memory) == 3
     assert [restored(memory, failed(f"m{number}", 0)) for number in range(5)] == [0, 0, 3, 4, 5]
+
+
+def test_messages_that_went_back_are_found_by_their_own_id_until_they_come_again() -> None:
+    memory = FailureMemory()
+    memory.note(failed("m1", 3, broker_id="b1"))
+    memory.note(failed("m2", 4, broker_id="b2"))
+    assert memory.find({"m1", "m3"}) == {"m1": 3}
+    memory.restore(failed("m1", 0, broker_id="b1"))
+    assert memory.find({"m1", "m2"}) == {"m2": 4}

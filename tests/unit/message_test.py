@@ -15,7 +15,9 @@ from flowcatalyst.message import (
     encode_pointer,
     named_group,
     parse_pointer,
+    pool_code_of,
 )
+from flowcatalyst.queues.nats_format import group_of
 from tests.support.deliveries import delivery
 
 REQUIRED = {"id": "m1", "mediationTarget": "https://example.org/hook"}
@@ -89,6 +91,47 @@ class TestParsing:
         assert encode_pointer(pointer) == b'{"id":"m1","mediationTarget":"http://h","messageGroupId":"g"}'
 
 
+class TestOtherProducers:
+    """What is clear is read although we would write it otherwise."""
+
+    @pytest.mark.parametrize(
+        "field",
+        ["poolCode", "authToken", "mediationType", "messageGroupId", "highPriority", "dispatchMode"],
+    )
+    def test_null_means_that_an_optional_field_is_absent(self, field: str) -> None:
+        assert parse_pointer(body(**{field: None})) == parse_pointer(body())
+
+    @pytest.mark.parametrize("number", [0, 42, -7, 2**63, 10**29])
+    def test_a_whole_number_as_id_or_group_is_its_digits(self, number: int) -> None:
+        pointer = parse_pointer(body(id=number, messageGroupId=number))
+        assert (pointer.id, pointer.message_group_id) == (str(number), str(number))
+
+    @pytest.mark.parametrize("mode", ["next_on_error", "Next_On_Error"])
+    def test_enums_are_read_in_any_case(self, mode: str) -> None:
+        pointer = parse_pointer(body(dispatchMode=mode, mediationType="http"))
+        assert (pointer.dispatch_mode, pointer.mediation_type) == (DispatchMode.NEXT_ON_ERROR, MediationType.HTTP)
+
+    def test_a_byte_order_mark_is_no_part_of_the_body(self) -> None:
+        marked = "\ufeff" + body(poolCode="P")
+        assert parse_pointer(marked) == parse_pointer(marked.encode()) == parse_pointer(body(poolCode="P"))
+        assert pool_code_of(marked) == pool_code_of(marked.encode()) == "P"
+
+    def test_a_space_in_a_url_is_percent_encoded(self) -> None:
+        pointer = parse_pointer(body(mediationTarget="https://example.org/a b?c=d e"))
+        assert pointer.mediation_target == "https://example.org/a%20b?c=d%20e"
+
+    def test_all_of_it_at_once(self) -> None:
+        fields = {"id": 7, "mediationTarget": "http://h/a b", "highPriority": None, "dispatchMode": "immediate"}
+        assert parse_pointer("\ufeff" + json.dumps(fields)) == MessagePointer(
+            id="7", mediation_target="http://h/a%20b", dispatch_mode=DispatchMode.IMMEDIATE
+        )
+
+    def test_the_reason_names_what_is_not_clear_and_not_what_is(self) -> None:
+        with pytest.raises(InvalidMessageError) as refusal:
+            parse_pointer("\ufeff" + body(id=7, highPriority="yes", mediationType="http"))
+        assert str(refusal.value) == "body is not a message pointer: Expected `bool`, got `str` - at `$.highPriority`"
+
+
 class TestRefusal:
     @pytest.mark.parametrize(
         "text",
@@ -106,13 +149,14 @@ class TestRefusal:
     @pytest.mark.parametrize(
         ("field", "value"),
         [
-            ("id", 1),
+            ("id", 1.5),
+            ("id", True),
             ("id", None),
             ("mediationTarget", None),
             ("mediationTarget", ["http://h"]),
             ("highPriority", "true"),
             ("dispatchMode", "SOMETIMES"),
-            ("dispatchMode", "immediate"),
+            ("dispatchMode", "next on error"),
             ("mediationType", "FAX"),
             ("authToken", 5),
             ("messageGroupId", {}),
@@ -147,7 +191,8 @@ class TestRefusal:
             ("http://user:pass@example.org/", "carries credentials"),
             ("http://user@example.org/", "carries credentials"),
             ("http://@example.org/", "carries credentials"),
-            ("http://example.org/a b", "percent-encode"),
+            ("http://exam ple.org/", "is not a host name"),
+            ("http://example.org/a\tb c", "percent-encode"),
             (" http://example.org/", "percent-encode"),
             ("http://example.org/\r\nX-Evil: 1", "percent-encode"),
             ("http://example.org/\x00", "percent-encode"),
@@ -220,3 +265,9 @@ class TestDelivery:
 
     def test_two_deliveries_of_one_message_are_different_things(self) -> None:
         assert len({delivery("m1"), delivery("m1")}) == 2
+
+
+@pytest.mark.parametrize("named", ['{"messageGroupId": 7}', '\ufeff{"messageGroupId": "7"}', '{"messageGroupId": "7"}'])
+def test_a_stream_with_groups_by_subject_sees_the_group_of_a_body_however_it_is_written(named: str) -> None:
+    assert group_of(None, "orders.x", named.encode(), None, 2) is None
+    assert group_of(None, "orders.x", b'{"messageGroupId": null}', None, 2) == "x"

@@ -68,6 +68,12 @@ def test_the_unit_sends_its_signal_to_the_router_alone(service: configparser.Sec
     assert (service["KillMode"], service["KillSignal"]) == ("mixed", "SIGTERM")
 
 
+def test_a_reload_of_the_unit_sends_the_signal_that_fetches_the_configuration(
+    service: configparser.SectionProxy,
+) -> None:
+    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
+
+
 def test_the_unit_starts_again_what_may_pass_and_not_what_is_wrong(service: configparser.SectionProxy) -> None:
     assert service["Restart"] == "on-failure"
     never = [int(code) for code in service["RestartPreventExitStatus"].split()]

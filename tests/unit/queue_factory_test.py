@@ -2,11 +2,12 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
-from flowcatalyst.cli.way_in import way_into
+from flowcatalyst.cli.way_in import StraightWayIn
 from flowcatalyst.clock import SystemClock
 from flowcatalyst.config import EmbeddedSettings, Settings
 from flowcatalyst.errors import ConfigurationError
@@ -156,7 +157,7 @@ async def test_the_name_in_the_configuration_counts_before_the_name_in_the_store
 
 async def test_the_command_line_finds_an_embedded_queue_whose_name_is_not_that_of_its_uri(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
-    async with way_into(settings, QueueConfig("orders", "embedded:jobs")) as queue:
+    async with aclosing(StraightWayIn(settings, QueueConfig("orders", "embedded:jobs"), create=True)) as queue:
         await queue.publish([Outgoing("hello", "g")])
     store = EmbeddedStore(tmp_path / "queue.db", SystemClock())
     jobs = EmbeddedQueue(store, "jobs")

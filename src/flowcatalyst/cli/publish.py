@@ -1,11 +1,12 @@
-"""`flowcatalyst publish`: messages into a queue, without a running router."""
+"""`flowcatalyst publish`: messages into a queue, straight or through a router that runs."""
 
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, BinaryIO, Final
 
@@ -13,14 +14,23 @@ import msgspec
 import typer
 
 from flowcatalyst.cli.run import DataDir, SettingsFile
-from flowcatalyst.cli.way_in import QueueName, QueueUri, choose_queue, counted, run_to_end, way_into
+from flowcatalyst.cli.running_router import ApiKey, RunningRouter
+from flowcatalyst.cli.way_in import (
+    Create,
+    QueueName,
+    QueueUri,
+    StraightWayIn,
+    WayIn,
+    choose_queue,
+    counted,
+    run_to_end,
+    shown,
+)
 from flowcatalyst.clock import IdSource, SystemClock
-from flowcatalyst.config import Settings, load_settings
+from flowcatalyst.config import load_settings
 from flowcatalyst.errors import ConfigurationError, InvalidMessageError, QueueUnavailableError
 from flowcatalyst.intake import NewMessage, Ready, prepare
 from flowcatalyst.message import DEFAULT_POOL, DispatchMode
-from flowcatalyst.operations.router_config import QueueConfig
-from flowcatalyst.queues.contract import BrokerQueue
 from flowcatalyst.web.bodies import decode_json
 from flowcatalyst.web.problems import ProblemError
 
@@ -55,26 +65,34 @@ def publish(
     ] = None,
     high_priority: Annotated[bool, typer.Option("--high-priority", help="Before others of its group")] = False,
     from_line: Annotated[int, typer.Option(min=1, help="With --file: leave out the lines before")] = 1,
+    router: Annotated[str | None, typer.Option(metavar="URL", help="Send to this router, which runs")] = None,
+    api_key: ApiKey = None,
+    create: Create = False,
     data_dir: DataDir = None,
     config: SettingsFile = None,
 ) -> None:
-    """Put a message, or a file of them, into a queue. No router has to run.
+    """Put a message, or a file of them, into a queue. No router has to run, unless --router names one.
 
-    A line of a file is a message as POST /api/messages takes it: {"mediationTarget": "https://...", "messageGroupId":
-    "order-7"}. Its fields are mediationTarget, id, messageGroupId, poolCode, dispatchMode, highPriority, authToken,
-    mediationType and deduplicationId.
+    A line of a file is a message as POST /api/messages takes it: {"mediationTarget": "https://..."}, perhaps with id,
+    messageGroupId, poolCode, dispatchMode, highPriority, authToken, mediationType and deduplicationId.
     """
-    options = (target, group, pool, message_id, mode, deduplication_id, auth_token, high_priority or None)
-    if file is None and target is None:
-        raise typer.BadParameter("name a --target, or a --file with messages")
-    if file is not None and any(option is not None for option in options):
+    of_one = (target, group, pool, message_id, mode, deduplication_id, auth_token, high_priority or None)
+    if file is not None and of_one.count(None) < len(of_one):
         raise typer.BadParameter("the messages of a --file say everything themselves: leave out the options of one")
-    settings = load_settings(config, data_dir=data_dir)
-    chosen = choose_queue(settings, queue, uri)
-    if target is None:
-        assert file is not None
-        _publish_file(settings, chosen, file, from_line)
+    if router is not None:
+        if uri or create or data_dir or config:
+            raise typer.BadParameter(
+                "a --router has its own queues: leave out --uri, --create, --data-dir and --config"
+            )
+        way_in: Callable[[], WayIn] = partial(RunningRouter, router, queue, api_key)
+    else:
+        settings = load_settings(config, data_dir=data_dir)
+        way_in = partial(StraightWayIn, settings, choose_queue(settings, queue, uri), create)
+    if file is not None:
+        _publish_file(way_in, file, from_line)
         return
+    if target is None:
+        raise typer.BadParameter("name a --target, or a --file with messages")
     message = NewMessage(
         mediation_target=target,
         id=message_id,
@@ -85,23 +103,31 @@ def publish(
         dispatch_mode=mode,
         deduplication_id=deduplication_id,
     )
-    ready = prepare(message, IdSource(SystemClock()))
-    run_to_end(_publish_one(settings, chosen, ready), lambda: "the message may be published or not")
+    _publish_message(way_in, message)
 
 
-async def _publish_one(settings: Settings, config: QueueConfig, ready: Ready) -> None:
-    async with way_into(settings, config) as queue:
+def _publish_message(way_in: Callable[[], WayIn], message: NewMessage) -> None:
+    """What options say is judged like the options themselves: a wrong target is a usage error."""
+    try:
+        ready = prepare(message, IdSource(SystemClock()))
+    except InvalidMessageError as error:
+        raise typer.BadParameter(str(error)) from None
+    run_to_end(_publish_one(way_in, ready), lambda: "the message may be published or not")
+
+
+async def _publish_one(way_in: Callable[[], WayIn], ready: Ready) -> None:
+    async with aclosing(way_in()) as queue:
         [published] = await queue.publish([ready.outgoing])
     said = "was published before" if published.duplicate else "is published"
     where = f" as {published.broker_id}" if published.broker_id else ""
-    print(f"message {ready.id} {said} to queue {config.name}{where}")
+    print(f"message {ready.id} {said} to {shown(queue)}{where}")
 
 
-def _publish_file(settings: Settings, config: QueueConfig, file: str, from_line: int) -> None:
+def _publish_file(way_in: Callable[[], WayIn], file: str, from_line: int) -> None:
     with ExitStack() as stack:
         source = sys.stdin.buffer if file == STANDARD_INPUT else stack.enter_context(_opened(file))
         work = _FileToQueue(source, from_line)
-        run_to_end(work.publish(settings, config), lambda: work.how_far("at least "))
+        run_to_end(work.publish(way_in), lambda: work.how_far("at least "))
 
 
 def _opened(file: str) -> BinaryIO:
@@ -128,15 +154,15 @@ class _FileToQueue:
         self._published = 0
         self._duplicates = 0
 
-    async def publish(self, settings: Settings, config: QueueConfig) -> None:
+    async def publish(self, way_in: Callable[[], WayIn]) -> None:
         if self._source.seekable():
             await self._check()
-        async with way_into(settings, config) as queue:
+        async with aclosing(way_in()) as queue:
             async for lines in self._lines():
                 for start in range(0, len(lines), CHUNK):
                     await self._publish_chunk(queue, lines[start : start + CHUNK])
         already = f", {self._duplicates:,} more were there already" if self._duplicates else ""
-        print(f"{counted(self._published)} published to queue {config.name}{already}")
+        print(f"{counted(self._published)} published to {shown(queue)}{already}")
 
     def how_far(self, surely: str = "") -> str:
         done = self._published + self._duplicates
@@ -153,7 +179,7 @@ class _FileToQueue:
                     raise InvalidMessageError(f"{error}; nothing is published") from None
         self._source.seek(start)
 
-    async def _publish_chunk(self, queue: BrokerQueue, lines: Sequence[_Line]) -> None:
+    async def _publish_chunk(self, queue: WayIn, lines: Sequence[_Line]) -> None:
         """All of them, or those before a wrong one."""
         good: list[Ready] = []
         for line in lines:
@@ -164,7 +190,7 @@ class _FileToQueue:
                 raise InvalidMessageError(f"{error}; {self.how_far()}") from None
         await self._publish_good(queue, lines, good)
 
-    async def _publish_good(self, queue: BrokerQueue, lines: Sequence[_Line], good: Sequence[Ready]) -> None:
+    async def _publish_good(self, queue: WayIn, lines: Sequence[_Line], good: Sequence[Ready]) -> None:
         if not good:
             return
         try:
@@ -176,8 +202,10 @@ class _FileToQueue:
         self._published += len(results) - duplicates
         self._next_line = lines[-1].number + 1
 
-    def _how_to_repeat(self, queue: BrokerQueue, lines: Sequence[_Line], good: Sequence[Ready]) -> str:
-        if not queue.capabilities.deduplicates:
+    def _how_to_repeat(self, queue: WayIn, lines: Sequence[_Line], good: Sequence[Ready]) -> str:
+        if queue.deduplicates is None:
+            twice = "some may be published twice, unless the broker of that queue deduplicates"
+        elif not queue.deduplicates:
             twice = "some may be published twice, because this broker does not deduplicate"
         elif not all(ready.outgoing.deduplication_id for ready in good):
             twice = "some may be published twice, because not all have an id"

@@ -2,31 +2,35 @@
 
 import asyncio
 import os
-import signal
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Annotated
 
+import structlog
 import typer
 import uvloop
 
 from flowcatalyst import __version__, interpreter
 from flowcatalyst.app import App
 from flowcatalyst.cli.demo import Demo
+from flowcatalyst.cli.signals import Signals
 from flowcatalyst.config import Settings, load_settings
 from flowcatalyst.errors import ConfigurationError
 from flowcatalyst.observe.logs import close_logs, configure_logs
+from flowcatalyst.operations.config_sync import ConfigSync
+from flowcatalyst.tasks import Tasks
 from flowcatalyst.web.server import serve
 
 EXIT_NOT_CLEAN = 3  # something in hand could be neither settled nor given back
-EXIT_SECOND_SIGNAL = 130
 LOSSES_TOLD = 3  # at the stop; the warnings have all of them
 
 Host = Annotated[str | None, typer.Option(help="Address of the API  [default: 127.0.0.1]")]
 Port = Annotated[int | None, typer.Option(help="Port of the API, 0 for a free one  [default: 8080]")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder for queue and dead letters  [default: data]")]
 SettingsFile = Annotated[Path | None, typer.Option(help="Settings file  [default: flowcatalyst.toml, if there]")]
+
+log = structlog.get_logger("flowcatalyst.cli")
 
 
 def up(
@@ -87,7 +91,8 @@ async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:
     app.prepare_data_dir()
     log_file = settings.log.file or (settings.data_dir / "flowcatalyst.log" if demo else None)
     configure_logs(settings.log.level, settings.log.format, log_file)
-    signals = _Signals()
+    reloads = Tasks()
+    signals = Signals(lambda: _on_hangup(app, reloads))
     async with AsyncExitStack() as stack:
         try:
             listening = await stack.enter_async_context(serve(app, with_test_bench=with_test_bench))
@@ -98,13 +103,15 @@ async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:
             raise
         signals.has_started()
         doing = "is routing" if app.standby is None else "shares the work with others and waits for its turn"
+        doing = doing if settings.enabled else "is disabled (enabled is false) and polls nothing"
         print(f"FlowCatalyst {__version__} {doing}. API and live page: {listening.url}/", flush=True)
         if demo:
             print(f"Demo traffic runs; the log is in {log_file}. Ctrl-C drains and stops.", flush=True)
             await stack.enter_async_context(Demo(app, listening).running())
         await signals.stop.wait()
-        print("\nStopping: polls and attempts under way may end, which can take up to a minute;", end=" ")
-        print("another Ctrl-C stops at once.", flush=True)
+        print("\nStopping: polls and attempts under way may end, which can take up to 80 s;", end=" ")
+        print("another Ctrl-C after a second stops at once.", flush=True)
+        await reloads.cancel()
     print(f"Stopped. {_last_words(app)}")
     return app.stopped_clean
 
@@ -118,22 +125,15 @@ def _last_words(app: App) -> str:
     return f"Nothing was lost, but {left}: their queues show them again." if left else "Nothing was lost."
 
 
-class _Signals:
-    """The first SIGINT, SIGTERM or SIGHUP asks for a stop, or ends a start under way; the second ends at once."""
+def _on_hangup(app: App, tasks: Tasks) -> None:
+    """SIGHUP, as POST /config/reload: fetch the configuration, if it comes from elsewhere."""
+    if app.sync is None or not app.started:
+        why = "not started yet" if not app.started else "no config URL" if app.settings.enabled else "disabled"
+        log.warning("hangup_ignored", action="hangup_ignored", why=why)
+        return
+    tasks.spawn(_reload(app.sync), "reload")
 
-    def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        self._starting = asyncio.current_task()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            asyncio.get_running_loop().add_signal_handler(number, self._on_signal)
 
-    def has_started(self) -> None:
-        self._starting = None
-
-    def _on_signal(self) -> None:
-        if self.stop.is_set():
-            print("Stopped at once. What was in hand comes back at the next start.", flush=True)
-            os._exit(EXIT_SECOND_SIGNAL)
-        self.stop.set()
-        if self._starting is not None:
-            self._starting.cancel()
+async def _reload(sync: ConfigSync) -> None:
+    report = await sync.sync_now()
+    log.info("config_reloaded", action="config_reloaded", changed=report.changed, unreachable=report.unreachable)

@@ -1,7 +1,7 @@
 """`flowcatalyst seed`: messages to try a router out with, into any queue."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Final
@@ -11,11 +11,21 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from flowcatalyst.cli.run import DataDir, SettingsFile
-from flowcatalyst.cli.way_in import QueueName, QueueUri, choose_queue, counted, run_to_end, way_into
+from flowcatalyst.cli.running_router import ApiKey, RunningRouter
+from flowcatalyst.cli.way_in import (
+    Create,
+    QueueName,
+    QueueUri,
+    StraightWayIn,
+    WayIn,
+    choose_queue,
+    counted,
+    run_to_end,
+    shown,
+)
 from flowcatalyst.clock import IdSource, SystemClock
 from flowcatalyst.config import Settings, load_settings
 from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
-from flowcatalyst.operations.router_config import QueueConfig
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.seeding import CHUNK, RANDOM, GroupMode, Seed, targets_of
 
@@ -35,32 +45,45 @@ def seed(
     ] = None,
     router: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Router whose receivers to use  [default: the one of these settings]"),
+        typer.Option(
+            metavar="URL",
+            help="Send to this router, for its receivers; with --uri only its receivers count  [default: the one of "
+            "these settings]",
+        ),
     ] = None,
     endpoint: Annotated[
         str | None, typer.Option(help=f"Which of its receivers, or {RANDOM}  [default: {DEFAULT_ENDPOINT}]")
     ] = None,
+    api_key: ApiKey = None,
+    create: Create = False,
     data_dir: DataDir = None,
     config: SettingsFile = None,
 ) -> None:
     """Fill a queue with messages for the built-in receivers of `flowcatalyst up`, which judge their order."""
-    if target is not None and not (router is None and endpoint is None):
+    if target is not None and (endpoint is not None or (router is not None and uri is not None)):
         raise typer.BadParameter("messages go either to a --target or to an --endpoint of a --router")
+    if router is not None and uri is None and (create or data_dir or config):
+        raise typer.BadParameter("a --router has its own queues: leave out --create, --data-dir and --config")
     if target is None and endpoint is not None and "/" in endpoint:
         raise typer.BadParameter("an --endpoint is the name of a receiver: name a URL with --target")
-    settings = load_settings(config, data_dir=data_dir)
-    chosen = choose_queue(settings, queue, uri)
-    router_url = "" if target else (router or _router_of(settings)).rstrip("/")
+    if router is not None and uri is None:
+        running = RunningRouter(router, queue, api_key)
+        name, router_url = running.name, running.base_url
+    else:
+        running = None
+        settings = load_settings(config, data_dir=data_dir)
+        chosen = choose_queue(settings, queue, uri)
+        name, router_url = chosen.name, "" if target else (router or _router_of(settings)).rstrip("/")
     ids = IdSource(SystemClock())
     sowing = Seed(
         run=ids.new_id(),
-        queues=[chosen.name],
+        queues=[name],
         targets=_targets(target or endpoint or DEFAULT_ENDPOINT, router_url),
         groups=_groups(groups),
         ids=ids,
     )
     sown = _Sown(count)
-    run_to_end(_sow(settings, chosen, sowing, sown), lambda: str(sown))
+    run_to_end(_sow(lambda: running or StraightWayIn(settings, chosen, create), sowing, sown), lambda: str(sown))
 
 
 @dataclass(slots=True)
@@ -101,10 +124,10 @@ def _targets(endpoint: str, router_url: str) -> list[str]:
     return found
 
 
-async def _sow(settings: Settings, config: QueueConfig, sowing: Seed, sown: _Sown) -> None:
+async def _sow(way_in: Callable[[], WayIn], sowing: Seed, sown: _Sown) -> None:
     clock = SystemClock()
     messages = sowing.messages(sown.wanted)
-    async with way_into(settings, config) as queue:
+    async with aclosing(way_in()) as queue:
         started_at = clock.monotonic()
         with _bar(sown.wanted) as (bar, task):
             while chunk := _next_chunk(messages):
@@ -115,7 +138,7 @@ async def _sow(settings: Settings, config: QueueConfig, sowing: Seed, sown: _Sow
                 bar.update(task, completed=sown.published)
         seconds = max(clock.monotonic() - started_at, 0.001)
     print(
-        f"{counted(sown.published)} published to queue {config.name} in {seconds:.1f} s, "
+        f"{counted(sown.published)} published to {shown(queue)} in {seconds:.1f} s, "
         f"{sown.published / seconds:,.0f} messages/s; run {sowing.run}"
     )
 

@@ -1,12 +1,11 @@
-"""Which queue a command publishes to, and the way into it without a running router."""
+"""Which queue a command publishes to, and the way into it: straight, or through a router that runs."""
 
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 
 import typer
 import uvloop
@@ -19,7 +18,7 @@ from flowcatalyst.observe.logs import configure_logs
 from flowcatalyst.operations.router_config import QueueConfig
 from flowcatalyst.queue_factory import QueueFactory
 from flowcatalyst.queues.address import AmqpAddress, EmbeddedAddress, NatsAddress, SqsAddress, parse_queue_uri
-from flowcatalyst.queues.contract import BrokerQueue
+from flowcatalyst.queues.contract import Outgoing, Published
 from flowcatalyst.queues.embedded_store import EmbeddedStore
 
 EXIT_INTERRUPTED: Final = 130
@@ -28,6 +27,19 @@ QueueName = Annotated[
     str | None, typer.Option("--queue", metavar="NAME", help="A queue of the settings  [default: the first]")
 ]
 QueueUri = Annotated[str | None, typer.Option("--uri", metavar="QUEUEURI", help="Any queue: see docs/queues.md")]
+Create = Annotated[bool, typer.Option("--create", help="Make the file of the embedded queues if there is none")]
+
+
+class WayIn(Protocol):
+    """Where a command publishes to."""
+
+    name: str  # of the queue
+    place: str  # where that is, to be shown; empty: its broker
+    deduplicates: bool | None  # None: not known here
+
+    async def publish(self, messages: Sequence[Outgoing]) -> list[Published]: ...
+
+    async def aclose(self) -> None: ...
 
 
 def choose_queue(settings: Settings, name: str | None, uri: str | None) -> QueueConfig:
@@ -64,24 +76,44 @@ def _any_queue(uri: str) -> QueueConfig:
             return QueueConfig(name, uri)
 
 
-@asynccontextmanager
-async def way_into(settings: Settings, config: QueueConfig) -> AsyncIterator[BrokerQueue]:
-    """The queue, open to publish until the end of the block."""
-    clock = SystemClock()
-    store = EmbeddedStore(settings.data_dir / "queue.db", clock)
-    factory = QueueFactory(store, settings, clock)
-    if problem := factory.problem_with(config):
-        raise ConfigurationError(problem)
-    if isinstance(parse_queue_uri(config.uri), EmbeddedAddress):
-        _make_folder(settings.data_dir)
-    factory.add_publishers([config])
-    queue = factory.publishers[config.name]
-    try:
-        await queue.open()
-        yield queue
-    finally:
-        await queue.close()
-        await store.close()
+class StraightWayIn:
+    """A queue that needs no router. The file of the embedded queues has to be there, unless it is to be created."""
+
+    def __init__(self, settings: Settings, config: QueueConfig, create: bool) -> None:
+        """Raises `ConfigurationError`."""
+        self.name, self.place = config.name, ""
+        clock = SystemClock()
+        file = settings.data_dir / "queue.db"
+        self._store = EmbeddedStore(file, clock)
+        factory = QueueFactory(self._store, settings, clock)
+        if problem := factory.problem_with(config):
+            raise ConfigurationError(problem)
+        if isinstance(parse_queue_uri(config.uri), EmbeddedAddress):
+            self.place = str(file.absolute())
+            if not create and not file.exists():
+                raise ConfigurationError(
+                    f"there is no queue file {self.place}: name the data folder of the router with --data-dir, send to "
+                    "a router that runs with --router URL, or make a new queue with --create"
+                )
+            _make_folder(settings.data_dir)
+        factory.add_publishers([config])
+        self._queue = factory.publishers[config.name]
+        self.deduplicates: bool | None = self._queue.capabilities.deduplicates
+        self._is_open = False
+
+    async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
+        if not self._is_open:
+            await self._queue.open()
+            self._is_open = True
+        return await self._queue.publish(messages)
+
+    async def aclose(self) -> None:
+        await self._queue.close()
+        await self._store.close()
+
+
+def shown(way: WayIn) -> str:
+    return f"queue {way.name} ({way.place})" if way.place else f"queue {way.name}"
 
 
 def _make_folder(folder: Path) -> None:

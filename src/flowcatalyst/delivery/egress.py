@@ -72,9 +72,15 @@ class EgressGuard:
     """Resolves hosts and lets only permitted addresses out."""
 
     def __init__(
-        self, allow_private: bool, allowed_networks: Sequence[str] = (), resolver: Resolver | None = None
+        self,
+        allow_private: bool,
+        allowed_networks: Sequence[str] = (),
+        resolver: Resolver | None = None,
+        own: tuple[str, int] | None = None,
     ) -> None:
+        """`own` is an address and a port that are always permitted: the built-in receivers."""
         self._allow_private = allow_private
+        self._own = own
         self._resolver = resolver or SystemResolver()
         try:
             self._allowed_networks = tuple(ip_network(network) for network in allowed_networks)
@@ -84,7 +90,7 @@ class EgressGuard:
     async def resolve(self, host: str, port: int) -> list[Address]:
         """The addresses of `host` that may be dialled, best first; never empty."""
         found = _literal(host) or await self._look_up(host, port)
-        permitted = [address for address in found if self._permits(address[1])]
+        permitted = [address for address in found if (address[1], port) == self._own or self._permits(address[1])]
         if not permitted:
             raise TargetRefusedError(
                 f"{host} is at {found[0][1]}, which is not a public address: add its network to "

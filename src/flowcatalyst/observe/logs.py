@@ -85,11 +85,17 @@ class LineSink:
 
 _opened = ExitStack()  # what the log in force has open
 _sinks: list[LineSink] = []  # the one in force, if any
+_level: list[str] = []  # the one in force, if any
 
 
 def close_logs() -> None:
     """Write what is left and close the log file; also for a process that ends without the usual ceremony."""
     _opened.close()
+
+
+def debug_is_on() -> bool:
+    """Whether anybody wants to know of every poll and message; asked once by those who would tell, as telling costs."""
+    return "debug" in _level
 
 
 def dropped_lines() -> int:
@@ -107,6 +113,7 @@ def configure_logs(level: str, log_format: LogFormat, file: Path | None = None) 
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     close_logs()
+    _level[:] = [level]
     for_people = log_format == "console" or (log_format == "auto" and file is None and sys.stderr.isatty())
     writer = BlockWriter(sys.stderr.buffer if file is None else _opened.enter_context(file.open("ab")))
     sink = LineSink(writer, lambda count: _dropped_line(processors, count), for_people)

@@ -25,6 +25,7 @@ from flowcatalyst.operations.health import Level, assess
 from flowcatalyst.queues.contract import Depth
 from flowcatalyst.routing.breaker import BreakerState
 from flowcatalyst.routing.pool import Pool
+from flowcatalyst.routing.router import MISSING, UNKNOWN
 from flowcatalyst.tasks import Tasks
 
 KEEP_S: Final = 1.0
@@ -102,6 +103,9 @@ def lines(app: App, stored: StoredFigures) -> Iterator[str]:
     yield from _pool_figures(pools)
     yield from _attempts(pools)
     yield from _durations(pools)
+    yield _head("default_pool_messages_total", "counter", "Messages routed to the default pool without naming it")
+    for reason in (UNKNOWN, MISSING):
+        yield _sample("default_pool_messages_total", {"pool_code": reason}, app.router.defaulted[reason])
     yield from _breakers(app)
     yield from _queues(app, stored)
     yield _gauge("tracker_size", "Messages the router owns", len(app.tracker))

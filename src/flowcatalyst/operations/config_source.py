@@ -67,7 +67,7 @@ class HttpSource:
         return Fetched(response.body, _etag(response))
 
     async def _get(self, known: str | None, timeout_s: float) -> Response:
-        target = _target(self.url)
+        target = target_of(self.url)
         # A client for each fetch: they are minutes apart, and nothing is left to close.
         client = Http1Client(
             guard=_ANYWHERE,
@@ -140,7 +140,7 @@ def _source(part: str, tls: ssl.SSLContext | None) -> HttpSource | FileSource:
     scheme = scheme.lower()
     if colon and scheme in ("http", "https"):
         try:
-            _target(part)
+            target_of(part)
         except (TargetRefusedError, ValueError):
             # Without the reason: it may quote a piece of the password that stands in the wrong place.
             raise ConfigurationError(
@@ -168,20 +168,24 @@ def _scheme_only(url: str) -> str:
     return f"{url.partition('://')[0][:20]}://..."
 
 
-def _target(url: str) -> Target:
-    """What to dial. Raises `TargetRefusedError`."""
+def target_of(url: str) -> Target:
+    """What to dial of a URL that may hold a login. Raises `TargetRefusedError`."""
     scheme, separator, rest = url.partition("://")
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     _, _, host = authority.rpartition("@")
     return parse_target(f"{scheme}{separator}{host}{rest[len(authority) :]}")
 
 
+def login_of(url: str) -> str | None:
+    """name:password of a URL; None if it has none."""
+    parts = urlsplit(url)
+    return None if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+
+
 def _headers(url: str, known: str | None) -> list[tuple[str, str]]:
     headers = [("user-agent", "flowcatalyst"), ("accept", "application/json"), ("accept-encoding", "identity")]
-    parts = urlsplit(url)
-    if parts.username is not None:
-        user_info = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        headers.append(("authorization", f"Basic {base64.b64encode(user_info.encode()).decode()}"))
+    if (login := login_of(url)) is not None:
+        headers.append(("authorization", f"Basic {base64.b64encode(login.encode()).decode()}"))
     if known is not None:
         headers.append(("if-none-match", known))
     return headers

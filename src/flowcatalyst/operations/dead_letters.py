@@ -1,7 +1,7 @@
 """Dead letters: messages that will never be delivered, kept with the reason until a person decides."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -95,6 +95,14 @@ class DeadLetters:
     async def get(self, number: int) -> DeadLetter | None:
         found = await self.list(limit=1, after=number - 1)
         return found[0] if found and found[0].number == number else None
+
+    async def numbers_of(self, message_ids: Collection[str]) -> dict[str, int]:
+        """The newest letter of each of these messages that has one."""
+        query = "SELECT message_id, max(number) FROM dead_letters WHERE message_id IN (SELECT value FROM json_each(?))"
+        wanted = msgspec.json.encode(list(message_ids)).decode()
+        return await self._writer.read(
+            lambda connection: dict(connection.execute(f"{query} GROUP BY message_id", (wanted,)).fetchall())
+        )
 
     async def replay(self, letter: DeadLetter, publishers: Mapping[str, Publisher]) -> None:
         """Publish the message to its queue again, behind whatever its group holds now, and forget the letter."""

@@ -44,7 +44,7 @@ class Reason:
 
 def assess(app: App) -> tuple[Level, list[Reason]]:
     """The worst level of all reasons, and the reasons. No reason: healthy, also if there is nothing to do."""
-    parts = (_consumers, _endpoints, _groups, _dead_letters, _sync, _standby, _watchers, _tasks, _warnings)
+    parts = (_switch, _consumers, _endpoints, _groups, _dead_letters, _sync, _standby, _watchers, _tasks, _warnings)
     reasons = [reason for part in parts for reason in part(app)]
     levels = [reason.level for reason in reasons]
     worst = next((level for level in (Level.DEGRADED, Level.WARNING) if level in levels), Level.HEALTHY)
@@ -54,6 +54,11 @@ def assess(app: App) -> tuple[Level, list[Reason]]:
 def polling_consumers(app: App) -> dict[str, Consumer]:
     """The consumers that should poll. While a router stops or steps down it still has some; they are done."""
     return app.consumers if app.at_work else {}
+
+
+def _switch(app: App) -> Iterator[Reason]:
+    if not app.settings.enabled:
+        yield Reason(Level.WARNING, "router", "the router is disabled (enabled is false): no queue is polled")
 
 
 def _consumers(app: App) -> Iterator[Reason]:

@@ -105,11 +105,9 @@ def parse_queue_uri(uri: str) -> Address:
             case "amqp" | "amqps":
                 return _amqp(_split(uri, scheme))
     except ValueError as error:
-        raise ConfigurationError(f"its queueUri {error}; {_FORMS_IN_WORDS}") from None
-    raise ConfigurationError(f"its queueUri has no known scheme; {_FORMS_IN_WORDS}")
-
-
-_FORMS_IN_WORDS: Final = f"the forms are {', '.join(FORMS)}"
+        forms = " or ".join(form for form in FORMS if form.startswith(f"{scheme}:"))
+        raise ConfigurationError(f"its queueUri {error}; its form is {forms}") from None
+    raise ConfigurationError(f"its queueUri has no known scheme; the forms are {', '.join(FORMS)}")
 
 
 @dataclass(slots=True, frozen=True)

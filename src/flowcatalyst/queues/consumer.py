@@ -9,6 +9,7 @@ import structlog
 from flowcatalyst.clock import Clock
 from flowcatalyst.errors import FlowCatalystError, InvalidMessageError, QueueUnavailableError
 from flowcatalyst.message import Delivery, Outcome, Severity, parse_pointer
+from flowcatalyst.observe.logs import debug_is_on
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.queues.contract import Loss, Queue
 from flowcatalyst.queues.settle import Settler
@@ -66,6 +67,7 @@ class Consumer:
         self._unreadable_why = ""  # of the newest
         self._unreadable_told_at = -UNREADABLE_PERIOD_S  # monotonic
         self._advised: Sequence[str] = ()  # what was passed on since the queue recovered
+        self._debugs = debug_is_on()
 
     def __repr__(self) -> str:
         return f"<Consumer {self._queue.name} stopping={self._stop_asked.done()}>"
@@ -150,6 +152,8 @@ class Consumer:
         grew: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         forget = self._router.on_growth(lambda: None if grew.done() else grew.set_result(None))
         self.waits_for_room = True
+        if self._debugs:
+            log.debug("waits_for_room", action="waits_for_room", queue=self._queue.name, at_most_s=seconds)
         try:
             await asyncio.wait([self._stop_asked, grew], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -171,6 +175,9 @@ class Consumer:
             await self._has_failed(str(error))
             return
         self._has_succeeded()
+        if self._debugs:
+            took_s = round(self._clock.monotonic() - began, 6)
+            log.debug("polled", action="polled", queue=self._queue.name, messages=len(batch), seconds=took_s)
         # Where a message that is nacked would come after its followers, the queue serves one receive after the other:
         # what a loop that was replaced still gets comes before what the new one will get.
         if self._stop_asked.done() or (loop != self.loop and capabilities.ordered_redelivery):

@@ -6,6 +6,7 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
+from flowcatalyst.message import without_mark
 from flowcatalyst.queues.contract import Outgoing
 
 GROUP_HEADER: Final = "FlowCatalyst-Group"
@@ -93,7 +94,7 @@ def size_of(headers: Mapping[str, str], payload: bytes) -> int:
 
 
 class _BodyGroup(msgspec.Struct):
-    messageGroupId: str | None = None  # noqa: N815 - as it is called in the body
+    messageGroupId: str | int | None = None  # noqa: N815 - as it is called in the body
 
 
 _decode_group = msgspec.json.Decoder(_BodyGroup).decode
@@ -118,10 +119,10 @@ def group_of(
 
 def _body_names_group(body: bytes) -> bool:
     try:
-        group = _decode_group(body).messageGroupId
+        group = _decode_group(without_mark(body)).messageGroupId
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return False
-    return bool(group and not group.isspace())
+    return group is not None and bool(str(group).strip())
 
 
 class _Refusal(msgspec.Struct):

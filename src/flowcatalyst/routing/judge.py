@@ -6,6 +6,7 @@ from typing import Final
 import structlog
 
 from flowcatalyst.message import ACK, Delivery, Outcome, Reject, Severity, Verdict
+from flowcatalyst.observe.logs import debug_is_on
 from flowcatalyst.observe.stats import PoolStats
 from flowcatalyst.operations.warnings import WarningCode
 from flowcatalyst.routing import policy
@@ -25,7 +26,20 @@ class Judge:
         self._code = code
         self._stats = stats
         self._tools = tools
+        self._debugs = debug_is_on()
         self._noted: OrderedDict[tuple[str, int | None], None] = OrderedDict()  # endpoints and statuses warned about
+
+    def note_start(self, delivery: Delivery) -> None:
+        """An attempt begins; its end has a line of its own."""
+        if self._debugs:
+            log.debug(
+                "attempt_started",
+                action="attempt_started",
+                message=delivery.pointer.id,
+                group=delivery.group,
+                pool=self._code,
+                attempt=delivery.tries,
+            )
 
     def judge(self, delivery: Delivery, outcome: Outcome, limits: PoolLimits, duration_s: float) -> Verdict:
         """Count the attempt, report it, and say what follows from it."""

@@ -227,9 +227,9 @@ class Pool:
 
     async def _run_slot(self) -> None:
         while len(self._slots) <= self.limits.concurrency:
-            delivery = self._next()
-            if delivery is None:
+            if (delivery := self._next()) is None:
                 return
+            self._judge.note_start(delivery)
             await self._process(delivery)
 
     def _slot_ended(self, slot: "asyncio.Task[None]") -> None:

@@ -1,11 +1,13 @@
 """Router: a batch of deliveries -> pools, in the three phases of 002. Nothing here suspends."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
 
 from flowcatalyst.message import DEFAULT_POOL, UNREADABLE, Delivery, Severity, adopt_receipt, named_group
+from flowcatalyst.observe.logs import debug_is_on
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.queues.contract import Room
 from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
@@ -13,6 +15,8 @@ from flowcatalyst.routing.pool import Pool
 from flowcatalyst.routing.tracker import Duplicate, InFlightTracker
 
 UNREADABLE_AT_ONCE: Final = 10
+UNKNOWN: Final = "unknown"
+MISSING: Final = "missing"
 REFUSAL_S: Final = 10.0  # always the same: that a pool is full is no failure of the message
 
 log = structlog.get_logger("flowcatalyst.router")
@@ -27,12 +31,14 @@ class Router:
         self.pools: dict[str, Pool] = {}
         self.retiring: dict[str, Pool] = {}  # removed, but not empty yet
         self.tracker = tracker
+        self.defaulted: Counter[str] = Counter()  # messages in the default pool that did not name it, by the reason
         self._on_growth: dict[object, Callable[[], None]] = {}
         # Where a group stays although its messages name, or would now go to, another pool: (pool code, group) -> pool.
         self._stays: dict[tuple[str, str], Pool] = {}
         self._warnings = warnings
         self._make_pool = make_pool
         self._batches = 0
+        self._debugs = debug_is_on()
 
     def add_pool(self, code: str, limits: PoolLimits) -> Pool:
         pool = self.pools[code] = self._make_pool(code, limits)
@@ -121,6 +127,8 @@ class Router:
             elif not pool.submit(delivery):
                 refused.add((pool, delivery.group))
                 delivery.source.nack(delivery, REFUSAL_S)
+            if self._debugs:
+                _tell(delivery, pool)
         for pool in {pool for pool, _ in refused if pool.is_full}:
             text = f"pool {pool.code} is full, with {pool.size} messages: others go back"
             self._warnings.add(WarningCode.QUEUE_FULL, Severity.WARN, text, "router")
@@ -201,8 +209,25 @@ class Router:
         return None
 
     def _pool_for(self, delivery: Delivery) -> Pool:
-        pool, wanted = self.pool_of(delivery), delivery.pointer.pool_code or DEFAULT_POOL
+        pool, wanted = self.pool_of(delivery), delivery.pointer.pool_code
         if pool.code != wanted:
-            text = f"no pool {wanted!r}: routed to {pool.code}"
-            self._warnings.add(WarningCode.ROUTING, Severity.WARN, text, "router")
+            if pool.code == DEFAULT_POOL:
+                self.defaulted[UNKNOWN if wanted else MISSING] += 1
+            if pool.code != (wanted or DEFAULT_POOL):
+                text = f"no pool {wanted!r}: routed to {pool.code}"
+                self._warnings.add(WarningCode.ROUTING, Severity.WARN, text, "router")
         return pool
+
+
+def _tell(delivery: Delivery, pool: Pool) -> None:
+    """Where a message went; it has been handed over or nacked."""
+    log.debug(
+        "admitted" if pool.has(delivery) else "refused",
+        action="admitted" if pool.has(delivery) else "refused",
+        message=delivery.pointer.id,
+        group=delivery.group,
+        pool=pool.code,
+        queue=delivery.source.name,
+        broker_id=delivery.broker_id,
+        received=delivery.receive_count,
+    )

@@ -164,7 +164,14 @@ class PoolChange(_Section):
     max_delivery_attempts: int | Literal["none"] | None = Field(None, description='As in pools, or "none"')
     capacity: int | Literal["none"] | None = Field(None, description='As in pools, or "none"')
 
-    @field_validator("rate_limit_per_minute", "max_delivery_attempts", "capacity")
+    @field_validator("rate_limit_per_minute")
+    @classmethod
+    def _is_not_negative(cls, value: object) -> object:
+        if isinstance(value, int) and value < 0:
+            raise ValueError('should be at least 0; 0 and "none" mean no limit')
+        return value
+
+    @field_validator("max_delivery_attempts", "capacity")
     @classmethod
     def _is_positive(cls, value: object) -> object:
         if isinstance(value, int) and value < 1:

@@ -22,6 +22,8 @@ STOP_PATIENCE_S: Final = 1  # how long a stop waits for requests under way; idle
 KEEP_ALIVE_S: Final = 30
 BACKLOG: Final = 1024
 
+_LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - it binds nothing
+
 log = structlog.get_logger("flowcatalyst.web")
 
 
@@ -36,6 +38,12 @@ class Listening:
     @property
     def url(self) -> str:
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    @property
+    def from_here(self) -> tuple[str, int]:
+        """Address and port for those on this machine: of all addresses the one that every machine has."""
+        address = self.socket.getsockname()[0]
+        return _LOOPBACK.get(address, address), self.port
 
 
 def bind(host: str, port: int) -> Listening:
@@ -128,6 +136,7 @@ async def serve(app: App, *, with_test_bench: bool = True) -> AsyncIterator[List
     """Run the router and its API. The API comes first and goes last, so that it can tell about start and stop."""
     api = build_api(app, with_test_bench=with_test_bench)
     listening = bind(app.settings.host, app.settings.port)
+    app.receivers_at = listening.from_here if with_test_bench else None
     try:
         async with app.storage_open(), api_server(api, listening), app.routing():
             yield listening

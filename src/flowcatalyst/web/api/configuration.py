@@ -108,7 +108,11 @@ async def get_config(app: TheApp) -> ConfigView:
 
 @post("/config/reload", tags=["Monitoring"], summary="Fetch the configuration now", status_code=HTTPStatus.OK)
 async def reload_config(request: Request[Any, Any, Any], app: TheApp) -> ReloadReport:
-    """Ask every source once and apply what is new; the answer tells what changed. 409 if there is no source."""
+    """Ask every source once and apply what is new; the answer tells what changed. 409 if there is no source,
+    or the router is disabled."""
+    if not app.settings.enabled:
+        detail = "this router is disabled (enabled is false): it has no configuration; enable it and restart it"
+        raise ProblemError(HTTPStatus.CONFLICT, detail)
     if app.sync is None:
         detail = "this router has no config URL: its pools and queues come from its settings; restart it to change them"
         raise ProblemError(HTTPStatus.CONFLICT, detail)

@@ -56,7 +56,7 @@ class RouterHealth(msgspec.Struct, rename="camel"):
     """How the router is. Without reasons it is healthy."""
 
     status: Level
-    role: str  # primary or standby
+    role: str  # primary, standby or disabled
     reasons: list[HealthReason]
 
 
@@ -108,13 +108,15 @@ async def get_monitoring_health(app: TheApp) -> RouterHealth:
     """HEALTHY, WARNING (it works, but somebody should look) or DEGRADED (a part does not work), with the reasons."""
     level, reasons = assess(app)
     role = "primary" if app.at_work else "standby" if app.standby is not None else "not at work"
+    role = role if app.settings.enabled else "disabled"
     return RouterHealth(level, role, [HealthReason(one.level, one.part, one.text) for one in reasons])
 
 
 def _check_start(app: App) -> Check:
     if not app.started:
         return Check("router", HealthStatus.DOWN, "starting")
-    return Check("router", HealthStatus.UP, "running" if app.at_work else "standby")
+    idle = "standby" if app.settings.enabled else "disabled"
+    return Check("router", HealthStatus.UP, "running" if app.at_work else idle)
 
 
 def _answer(checks: list[Check]) -> Response[Health]:

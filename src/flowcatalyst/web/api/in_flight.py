@@ -1,5 +1,6 @@
-"""GET /monitoring/in-flight-messages: every message the router owns, and what each one waits for."""
+"""/monitoring/in-flight-messages: every message the router owns, what each one waits for, and where others are."""
 
+from enum import StrEnum
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -49,12 +50,26 @@ class IdsToCheck(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     ids: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_CHECKED)]
 
 
+class Whereabouts(StrEnum):
+    """What this router knows of a message."""
+
+    IN_FLIGHT = "IN_FLIGHT"  # an attempt runs
+    WAITING = "WAITING"  # it is here; `waiting` says what for
+    GIVEN_BACK = "GIVEN_BACK"  # it failed here and went back to its queue, which will show it again
+    DEAD_LETTER = "DEAD_LETTER"  # it will not be delivered unless somebody replays it
+    UNKNOWN = "UNKNOWN"  # never seen, delivered, or still in its queue
+
+
 class CheckedId(msgspec.Struct, rename="camel"):
-    """Whether one message is in the router."""
+    """What is known of one message."""
 
     id: str
-    in_flight: bool
+    state: Whereabouts
+    in_flight: bool  # the router has it now: IN_FLIGHT or WAITING
     pool: str | None
+    failures: int | None  # failed attempts so far, as far as known here
+    waiting: WaitView | None
+    dead_letter: int | None  # its number
 
 
 _ids_decoder = msgspec.json.Decoder(IdsToCheck)
@@ -91,14 +106,30 @@ async def get_in_flight_messages(
     status_code=HTTPStatus.OK,
 )
 async def check_in_flight(request: Request[Any, Any, Any], app: TheApp) -> list[CheckedId]:
-    """For each id whether the router has a message with it now. The same message, sent again to the same queue for the
-    same target and group, would be dropped as a duplicate.
-
-    A message that is not here may still wait in its queue.
+    """For each id what the router knows of a message with it. One that it has (IN_FLIGHT, WAITING) is dropped as a
+    duplicate if it came again to the same queue for the same target and group. One that was GIVEN_BACK comes again by
+    itself. A DEAD_LETTER does not: replay it. UNKNOWN was never seen, is delivered, or still waits in its queue; this
+    router cannot tell which.
     """
     asked = await read_json(request, _ids_decoder)
-    found = [(one, app.tracker.get(one)) for one in asked.ids]
-    return [CheckedId(one, owned is not None, None if owned is None else _pool_code(owned)) for one, owned in found]
+    wanted = set(asked.ids)
+    letters = await app.dead_letters.numbers_of(wanted)
+    given_back = app.engine.failures.find(wanted)
+    now = app.clock.monotonic()
+    return [_checked(app, one, letters.get(one), given_back.get(one), now) for one in asked.ids]
+
+
+def _checked(app: App, message_id: str, letter: int | None, given_back: int | None, now: float) -> CheckedId:
+    owned = app.tracker.get(message_id)
+    if owned is not None:
+        wait = _wait_of(app, owned)
+        state = Whereabouts.IN_FLIGHT if wait.under_way else Whereabouts.WAITING
+        waiting = _wait_view(wait, now)
+        return CheckedId(message_id, state, True, _pool_code(owned), owned.failures, waiting, None)
+    if letter is not None:
+        return CheckedId(message_id, Whereabouts.DEAD_LETTER, False, None, None, None, letter)
+    state = Whereabouts.UNKNOWN if given_back is None else Whereabouts.GIVEN_BACK
+    return CheckedId(message_id, state, False, None, given_back, None, None)
 
 
 def _view(app: App, delivery: Delivery, now: float) -> InFlightMessage:
@@ -115,12 +146,12 @@ def _view(app: App, delivery: Delivery, now: float) -> InFlightMessage:
         failures=delivery.failures,
         receive_count=delivery.receive_count,
         elapsed_ms=_milliseconds(now - delivery.arrived_at),
-        waiting=WaitView(
-            what=wait.what,
-            behind=wait.behind,
-            until_in_ms=None if wait.until is None else _milliseconds(wait.until - now),
-        ),
+        waiting=_wait_view(wait, now),
     )
+
+
+def _wait_view(wait: Wait, now: float) -> WaitView:
+    return WaitView(wait.what, wait.behind, None if wait.until is None else _milliseconds(wait.until - now))
 
 
 def _wait_of(app: App, delivery: Delivery) -> Wait:

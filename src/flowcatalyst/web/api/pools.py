@@ -127,10 +127,10 @@ def _milliseconds(seconds: float | None) -> float | None:
 
 
 class PoolChange(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
-    """New limits; a field that is left out stays as it is, null removes the limit."""
+    """New limits; a field that is left out stays as it is, null removes the limit, as 0 does for the rate."""
 
     concurrency: Annotated[int, msgspec.Meta(ge=1, le=100_000)] | msgspec.UnsetType = UNSET
-    rate_limit_per_minute: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType | None = UNSET
+    rate_limit_per_minute: Annotated[int, msgspec.Meta(ge=0)] | msgspec.UnsetType | None = UNSET  # 0: no limit
     failure_scope: FailureScope | msgspec.UnsetType = UNSET
     max_delivery_attempts: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType | None = UNSET
     parked_limit: Annotated[int, msgspec.Meta(ge=0)] | msgspec.UnsetType = UNSET
@@ -168,7 +168,7 @@ async def change_pool(
     change = await read_json(request, _decoder)
     new = {
         "concurrency": change.concurrency,
-        "rate_per_minute": change.rate_limit_per_minute,
+        "rate_per_minute": UNSET if change.rate_limit_per_minute is UNSET else change.rate_limit_per_minute or None,
         "failure_scope": change.failure_scope,
         "max_delivery_attempts": change.max_delivery_attempts,
         "parked_limit": change.parked_limit,

@@ -87,7 +87,7 @@ async def seed_messages(
     seed = Seed(
         run=app.ids.new_id(),
         queues=_queues_meant(queue, app),
-        targets=_targets_meant(endpoint, _own_url(request)),
+        targets=_targets_meant(endpoint, _own_url(app)),
         groups=mode,
         ids=app.ids,
     )
@@ -128,11 +128,10 @@ async def _publish(app: App, messages: Sequence[tuple[str, Outgoing]]) -> int:
     return published
 
 
-def _own_url(request: Request[Any, Any, Any]) -> str:
-    """Where this request came in: the socket's own address, not what the client calls it."""
-    server = request.scope["server"]
-    assert server is not None, "served over TCP"
-    host, port = server
+def _own_url(app: App) -> str:
+    """Where this router reaches its own receivers, which its egress guard permits."""
+    assert app.receivers_at is not None, "seeding comes with the receivers"
+    host, port = app.receivers_at
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 

@@ -12,7 +12,7 @@ from flowcatalyst.web.dependencies import TheApp
 class StandbyStatus(msgspec.Struct, rename="camel"):
     """The place of this router among those that share a lock."""
 
-    enabled: bool  # false: there is no lock; this router is always at work
+    enabled: bool  # false: there is no lock; this router is always at work, or never if it is disabled
     state: StandbyState
     identity: str  # of this process; new at each start
     holder: str | None  # identity of the one at work, as far as known
@@ -26,6 +26,8 @@ class StandbyStatus(msgspec.Struct, rename="camel"):
 async def get_standby_status(app: TheApp) -> StandbyStatus:
     """A standby polls nothing and takes over when the primary gives up its lock or loses it."""
     standby = app.standby
+    if not app.settings.enabled:
+        return StandbyStatus(False, StandbyState.STANDBY, app.identity, None, None, None, None, "")
     if standby is None:
         return StandbyStatus(False, StandbyState.PRIMARY, app.identity, app.identity, None, None, None, "")
     contact = standby.last_contact_at

@@ -1,0 +1,124 @@
+"""The way into the queues of a router that runs, over its API."""
+
+import base64
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+import msgspec
+import typer
+
+from flowcatalyst.clock import SystemClock
+from flowcatalyst.delivery.contract import Response
+from flowcatalyst.delivery.egress import EgressGuard
+from flowcatalyst.delivery.http1 import Http1Client
+from flowcatalyst.errors import (
+    ConfigurationError,
+    DeliveryError,
+    InvalidMessageError,
+    QueueUnavailableError,
+    TargetRefusedError,
+)
+from flowcatalyst.operations.config_source import login_of, masked, target_of
+from flowcatalyst.queues.contract import Outgoing, Published
+
+API_KEY_VARIABLE: Final = "MESSAGE_ROUTER_API_KEY"
+LOGIN_VARIABLE: Final = "MESSAGE_ROUTER_LOGIN"
+DEFAULT_QUEUE: Final = "default"
+PATIENCE_S: Final = 60.0
+MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
+MAX_REQUEST_BYTES: Final = 2 * 1024 * 1024  # the API takes more
+
+ApiKey = Annotated[
+    str | None, typer.Option(help=f"With --router: its API key; better as variable {API_KEY_VARIABLE}", metavar="KEY")
+]
+
+
+class RunningRouter:
+    """A queue of a router that runs."""
+
+    deduplicates: bool | None = None  # its queue may be at any broker
+
+    def __init__(self, url: str, queue: str | None, api_key: str | None) -> None:
+        """Raises `typer.BadParameter` if the URL can never be called."""
+        self._base = url.rstrip("/")
+        self.name = queue or DEFAULT_QUEUE
+        self.place = f"router {masked(self._base)}"
+        try:
+            self._target = target_of(f"{self._base}/api/messages?queue={quote(self.name, safe='')}")
+        except (TargetRefusedError, ValueError):  # without the reason: it may quote a password
+            raise typer.BadParameter("--router is no URL of a router: give it as http://127.0.0.1:8080") from None
+        login = login_of(url) or os.environ.get(LOGIN_VARIABLE)
+        self._headers = [("content-type", "application/json"), ("accept-encoding", "identity")]
+        if key := api_key or os.environ.get(API_KEY_VARIABLE):
+            self._headers.append(("x-api-key", key))
+        if login:
+            self._headers.append(("authorization", f"Basic {base64.b64encode(login.encode()).decode()}"))
+        self._client = Http1Client(
+            guard=EgressGuard(allow_private=True),  # whoever types the command named the host
+            clock=SystemClock(),
+            request_timeout_s=PATIENCE_S,
+            max_body_bytes=MAX_ANSWER_BYTES,
+        )
+
+    @property
+    def base_url(self) -> str:
+        """Without a login."""
+        return f"{self._target.scheme}://{self._target.authority}{self._target.path.partition('/api/messages')[0]}"
+
+    async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
+        """As `Publisher.publish`. Raises `ConfigurationError` too, if the router wants other credentials or has no such
+        queue."""
+        return [one for request in _requests(messages) for one in await self._send(request)]
+
+    async def aclose(self) -> None:
+        await self._client.close()
+
+    async def _send(self, bodies: Sequence[Mapping[str, Any]]) -> list[Published]:
+        try:
+            response = await self._client.post(self._target, self._headers, msgspec.json.encode(bodies))
+        except DeliveryError as error:
+            raise QueueUnavailableError(f"the {self.place} did not take it: {error}") from None
+        if response.status != 202:
+            raise self._refusal(response)
+        results = msgspec.json.decode(response.body)["results"]
+        for one in results:
+            if one["status"] == "REJECTED":
+                raise InvalidMessageError(f"message {one['id']} was rejected by the {self.place}: {one['error']}")
+        return [Published(one.get("brokerId") or "", one["status"] == "DUPLICATE") for one in results]
+
+    def _refusal(self, response: Response) -> Exception:
+        said = f"the {self.place} answered {response.status}: {_detail(response)}"
+        match response.status:
+            case 401 | 403:
+                how = f"set {API_KEY_VARIABLE} to an API key or {LOGIN_VARIABLE} to name:password, of an admin"
+                return ConfigurationError(f"{said}; {how}")
+            case 404:
+                return ConfigurationError(said)
+            case 400 | 413:
+                return InvalidMessageError(said)
+            case _:
+                return QueueUnavailableError(said)
+
+
+def _requests(messages: Sequence[Outgoing]) -> Iterator[list[Mapping[str, Any]]]:
+    """Bodies of requests that the API takes."""
+    request: list[Mapping[str, Any]] = []
+    size = 0
+    for message in messages:
+        if request and size + len(message.body) > MAX_REQUEST_BYTES:
+            yield request
+            request, size = [], 0
+        deduplication = {} if message.deduplication_id is None else {"deduplicationId": message.deduplication_id}
+        request.append({**msgspec.json.decode(message.body), **deduplication})
+        size += len(message.body)
+    if request:
+        yield request
+
+
+def _detail(response: Response) -> str:
+    try:
+        return str(msgspec.json.decode(response.body)["detail"])
+    except (msgspec.DecodeError, UnicodeError, TypeError, KeyError):
+        return "it seems to be no router"

@@ -197,7 +197,7 @@ async def test_wrong_passwords_that_come_fast_get_429_but_who_is_in_stays_in(
 async def test_seeded_messages_reach_the_built_in_receivers(
     tmp_path: Path, auth: dict[str, Any], headers: dict[str, str]
 ) -> None:
-    async with running_as(tmp_path, auth, headers) as router:
+    async with running_as(tmp_path, auth, headers, egress={"allowed_networks": ["127.0.0.1/32"]}) as router:
         assert (await router.client.post("/api/seed/messages?count=20")).status == 202
         await router.until_settled()
         stats = await router.stats()
@@ -216,8 +216,9 @@ async def test_seeded_messages_reach_the_receivers_of_a_router_on_the_network_wh
         assert (await router.stats())["totalRequests"] == 5
 
 
-async def test_a_router_on_the_network_does_not_deliver_to_private_addresses(tmp_path: Path) -> None:
-    async with running_as(tmp_path, KEYS, {"X-API-Key": ADMIN_KEY}, host="0.0.0.0") as router:
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"], ids=["on the network", "behind a proxy"])
+async def test_a_router_that_others_reach_does_not_deliver_to_private_addresses(tmp_path: Path, host: str) -> None:
+    async with running_as(tmp_path, KEYS, {"X-API-Key": ADMIN_KEY}, host=host) as router:
         target = f"http://127.0.0.1:{router.listening.port}/api/test/fast"
         assert (await router.send(mediationTarget=target)).status == 202
         [letter] = await router.until_dead(1)

@@ -265,6 +265,12 @@ def test_a_wrong_line_is_named_with_the_reason(command: Command, line: object, w
     assert "cret" not in said
 
 
+def test_a_file_of_somebody_else_cannot_steer_the_terminal(command: Command) -> None:
+    said = command.fails("publish", "--file", "-", given=lines({"mediationTarget": TARGET, "\x1b]0;gone\x07": 1}))
+    assert "unknown field `\\x1b]0;gone\\x07`" in said
+    assert said.rstrip("\n").isprintable()
+
+
 @pytest.mark.parametrize(
     ("args", "why"),
     [

@@ -21,6 +21,7 @@ from flowcatalyst.intake import NewMessage, Ready, prepare
 from flowcatalyst.message import DEFAULT_POOL, DispatchMode
 from flowcatalyst.operations.router_config import QueueConfig
 from flowcatalyst.queues.contract import BrokerQueue
+from flowcatalyst.terminal import visible
 from flowcatalyst.web.bodies import decode_json
 from flowcatalyst.web.problems import ProblemError
 
@@ -94,7 +95,7 @@ async def _publish_one(settings: Settings, config: QueueConfig, ready: Ready) ->
         [published] = await queue.publish([ready.outgoing])
     said = "was published before" if published.duplicate else "is published"
     where = f" as {published.broker_id}" if published.broker_id else ""
-    print(f"message {ready.id} {said} to queue {config.name}{where}")
+    print(visible(f"message {ready.id} {said} to queue {config.name}{where}"))
 
 
 def _publish_file(settings: Settings, config: QueueConfig, file: str, from_line: int) -> None:

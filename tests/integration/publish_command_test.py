@@ -255,6 +255,8 @@ def test_of_a_pipe_what_comes_before_a_wrong_line_is_published(command: Command)
         ({"mediationTarget": TARGET, "dispatchMode": "X"}, "one of IMMEDIATE, NEXT_ON_ERROR, BLOCK_ON_ERROR"),
         ({"mediationTarget": TARGET, "authToken": "s3\ncret"}, "authToken has characters"),
         ({"mediationTarget": TARGET, "authToken": "s3cret" * 50_000}, "more than the 262144 allowed"),
+        ({"mediationTarget": TARGET, "id": "i" * 257}, "id has 257 characters, more than the 256 allowed"),
+        ({"mediationTarget": TARGET, "deduplicationId": "i" * 257}, "deduplicationId has 257 characters"),
         ("x" * 6_000_000, "line 2 is too long"),
     ],
 )
@@ -288,6 +290,9 @@ def test_options_that_do_not_go_together_are_named(command: Command, args: Seque
 
 def test_what_cannot_be_published_to_is_one_sentence(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "mediationTarget cannot be called" in command.fails("publish", "--target", "mailto:x")
+    for option, name in (("--id", "id"), ("--group", "messageGroupId"), ("--pool", "poolCode")):
+        said = command.fails("publish", "--target", TARGET, option, "n" * 257)
+        assert f"{name} has 257 characters, more than the 256 allowed" in said
     to = ("publish", "--target", TARGET)
     said = command.fails(*to, "--queue", "nope", code=2)
     assert "no queue 'nope'; the queues are: default, high, medium, low" in said

@@ -8,7 +8,7 @@ import structlog
 
 from flowcatalyst.clock import Clock
 from flowcatalyst.errors import FlowCatalystError, InvalidMessageError, QueueUnavailableError
-from flowcatalyst.message import Delivery, Outcome, Severity, parse_pointer
+from flowcatalyst.message import Delivery, Outcome, Severity, check_name, parse_pointer
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.queues.settle import Settler
@@ -179,6 +179,7 @@ class Consumer:
         for delivery in self._news_of(batch):
             try:
                 delivery.pointer = parse_pointer(delivery.body)
+                check_name("its group at the broker", delivery.group)
             except InvalidMessageError as error:
                 unreadable.append((delivery, str(error)))
             else:

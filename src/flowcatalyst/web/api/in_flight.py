@@ -8,7 +8,7 @@ from litestar import Request, get, post
 from litestar.params import QueryParameter
 
 from flowcatalyst.app import App
-from flowcatalyst.message import DEFAULT_POOL, Delivery, DispatchMode
+from flowcatalyst.message import DEFAULT_POOL, MAX_NAME_CHARS, Delivery, DispatchMode
 from flowcatalyst.routing.explain import Wait
 from flowcatalyst.web.bodies import read_json
 from flowcatalyst.web.dependencies import TheApp
@@ -43,10 +43,13 @@ class InFlightMessage(msgspec.Struct, rename="camel"):
     waiting: WaitView
 
 
+_Id = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
+
+
 class IdsToCheck(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Ids of messages, as their senders know them."""
 
-    ids: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_CHECKED)]
+    ids: Annotated[list[_Id], msgspec.Meta(min_length=1, max_length=MAX_CHECKED)]
 
 
 class CheckedId(msgspec.Struct, rename="camel"):

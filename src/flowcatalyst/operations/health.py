@@ -18,6 +18,7 @@ from flowcatalyst.tasks import Tasks
 
 ANSWER_WITHIN_S: Final = 0.05  # what a probe waits for the storage
 SILENT_STORAGE_S: Final = 5.0
+MAX_NAMED_BREAKERS: Final = 20  # there may be 10,000
 
 
 class Level(StrEnum):
@@ -60,10 +61,14 @@ def _consumers(app: App) -> Iterator[Reason]:
 
 
 def _breakers(app: App) -> Iterator[Reason]:
-    for endpoint, breaker in app.breakers.items() if app.at_work else ():
-        if breaker.state is not BreakerState.CLOSED:
-            state = breaker.state.lower().replace("_", " ")
-            yield Reason(Level.WARNING, "circuit breaker", f"the circuit breaker of {endpoint} is {state}")
+    breakers = app.breakers.items() if app.at_work else ()
+    not_closed = [(endpoint, breaker) for endpoint, breaker in breakers if breaker.state is not BreakerState.CLOSED]
+    for endpoint, breaker in not_closed[:MAX_NAMED_BREAKERS]:
+        state = breaker.state.lower().replace("_", " ")
+        yield Reason(Level.WARNING, "circuit breaker", f"the circuit breaker of {endpoint} is {state}")
+    if (others := len(not_closed) - MAX_NAMED_BREAKERS) > 0:
+        text = f"{others} other circuit breakers are not closed: see /monitoring/circuit-breakers"
+        yield Reason(Level.WARNING, "circuit breaker", text)
 
 
 def _sync(app: App) -> Iterator[Reason]:

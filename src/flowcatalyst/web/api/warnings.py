@@ -2,16 +2,17 @@
 
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import delete, get, post
+from litestar import Request, Response, delete, get, post
 from litestar.di import NamedDependency, Provide
 from litestar.params import PathParameter, QueryParameter
 
 from flowcatalyst.message import Severity
 from flowcatalyst.operations.warnings import Warning, WarningCode, WarningFilter  # noqa: A004
 from flowcatalyst.web.dependencies import TheApp
+from flowcatalyst.web.listing import Offset, page_from
 from flowcatalyst.web.problems import FieldProblem, ProblemError
 
 MAX_ID: Final = 2**53 - 1  # what JSON can carry everywhere
@@ -95,9 +96,13 @@ Wanted = NamedDependency[WarningFilter]
 
 
 @get("/monitoring/warnings", dependencies=_FILTERED, tags=["Warnings"], summary="List warnings")
-async def get_warnings(app: TheApp, wanted: Wanted) -> list[WarningView]:
-    """Newest first; one that did not come again for eight hours is forgotten."""
-    return [WarningView.of(warning) for warning in app.warnings.list(wanted)]
+async def get_warnings(
+    request: Request[Any, Any, Any], app: TheApp, wanted: Wanted, offset: Offset = 0
+) -> Response[list[WarningView]]:
+    """Newest first; one that did not come again for eight hours is forgotten. At most about 1 MiB of them: if there are
+    more, the Link header leads to them.
+    """
+    return page_from(request, map(WarningView.of, app.warnings.list(wanted)[offset:]), offset)
 
 
 @post(

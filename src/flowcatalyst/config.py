@@ -59,8 +59,8 @@ class EgressSettings(Section):
 
     allow_private: bool = Field(
         True,
-        description="Allow loopback, private and other special addresses as targets; unset and with a host that is no "
-        "loopback address: False",
+        description="Allow loopback, private and other special addresses as targets; unset and with access control "
+        "(auth.mode): False",
     )
     allowed_networks: list[str] = Field(
         default_factory=list, description="Networks that are allowed although private ones are not, as 10.1.0.0/16"
@@ -300,9 +300,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _is_safe_to_reach_from_elsewhere(self) -> Self:
-        if _is_loopback(self.host):
-            return self
+        """Where somebody needs credentials, others send messages too, and a message makes the router call any URL."""
         if self.auth.mode == "none":
+            if _is_loopback(self.host):
+                return self
             raise ValueError(
                 "have a host that others can reach but no access control yet: set auth.mode to api_key or basic and "
                 "auth.admin to what `flowcatalyst hash-key` prints, or host to 127.0.0.1"

@@ -1,6 +1,7 @@
 """What may be sent: a message as its sender writes it, and what a queue gets of it."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import msgspec
 
@@ -10,27 +11,34 @@ from flowcatalyst.message import (
     DEFAULT_GROUP,
     DEFAULT_POOL,
     MAX_BODY_BYTES,
+    MAX_NAME_CHARS,
+    MAX_TARGET_CHARS,
     DispatchMode,
     MediationType,
     MessagePointer,
+    check_name,
     check_pointer,
     encode_pointer,
 )
 from flowcatalyst.queues.contract import Outgoing
 
+# `check_pointer` says more clearly what is wrong with one that is longer.
+Name = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": MAX_NAME_CHARS})]
+TargetUrl = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": MAX_TARGET_CHARS})]
+
 
 class NewMessage(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
     """A message to deliver. Unknown fields are errors: a typo in messageGroupId would silently lose the order."""
 
-    mediation_target: str
-    id: str | None = None
-    pool_code: str = DEFAULT_POOL
+    mediation_target: TargetUrl
+    id: Name | None = None
+    pool_code: Name = DEFAULT_POOL
     auth_token: str | None = None
     mediation_type: MediationType = MediationType.HTTP
-    message_group_id: str | None = None
+    message_group_id: Name | None = None
     high_priority: bool = False
     dispatch_mode: DispatchMode | None = None
-    deduplication_id: str | None = None
+    deduplication_id: Name | None = None
 
     def pointer(self, ids: IdSource) -> MessagePointer:
         return MessagePointer(
@@ -63,6 +71,7 @@ def prepare(message: NewMessage, ids: IdSource) -> Ready:
 def outgoing_of(pointer: MessagePointer, deduplication_id: str | None) -> Outgoing:
     """The pointer as a queue takes it. Raises `InvalidMessageError` if no queue can."""
     check_pointer(pointer)
+    check_name("deduplicationId", deduplication_id)
     body = encode_pointer(pointer)
     if len(body) > MAX_BODY_BYTES:
         raise InvalidMessageError(f"the message has {len(body)} bytes, more than the {MAX_BODY_BYTES} allowed")

@@ -16,6 +16,8 @@ DEFAULT_POOL: Final = "DEFAULT-POOL"
 UNREADABLE: Final = ""  # stands for the pool of what becomes a dead letter as it comes; no pool is called so
 DEFAULT_GROUP: Final = "__DEFAULT__"
 MAX_BODY_BYTES: Final = 256 * 1024  # the limit of SQS, so that a message that fits here fits every broker
+MAX_NAME_CHARS: Final = 256  # of ids, groups and pool codes: they are kept, logged and listed for each message
+MAX_TARGET_CHARS: Final = 8192  # what servers take
 
 
 class DispatchMode(StrEnum):
@@ -113,18 +115,37 @@ def pool_code_of(body: str | bytes) -> str:
 
 def check_pointer(pointer: MessagePointer) -> None:
     """Raise `InvalidMessageError` unless the pointer can be routed and its header values can be sent."""
-    if not pointer.id or pointer.id.isspace():
+    name, pool, group = pointer.id, pointer.pool_code, pointer.message_group_id
+    if not name or name.isspace():
         raise InvalidMessageError("id is empty")
+    if len(name) > MAX_NAME_CHARS:
+        raise _too_long("id", name)
+    if pool is not None and len(pool) > MAX_NAME_CHARS:
+        raise _too_long("poolCode", pool)
+    if group is not None and len(group) > MAX_NAME_CHARS:
+        raise _too_long("messageGroupId", group)
     check_target(pointer.mediation_target)
     token = pointer.auth_token
     if token and not (token.isascii() and token.isprintable()):
         raise InvalidMessageError("authToken has characters that cannot stand in an HTTP header")
 
 
+def check_name(what: str, name: str | None) -> None:
+    """Raise `InvalidMessageError` if a name that comes beside the pointer, as a deduplication id, is too long."""
+    if name is not None and len(name) > MAX_NAME_CHARS:
+        raise _too_long(what, name)
+
+
+def _too_long(what: str, text: str, most: int = MAX_NAME_CHARS) -> InvalidMessageError:
+    return InvalidMessageError(f"{what} has {len(text)} characters, more than the {most} allowed")
+
+
 def check_target(target: str) -> None:
     """Raise `InvalidMessageError` unless the target can be called. The HTTP clients judge by the same function."""
     if not target:
         raise InvalidMessageError("mediationTarget is empty: give an http:// or https:// URL")
+    if len(target) > MAX_TARGET_CHARS:
+        raise _too_long("mediationTarget", target, MAX_TARGET_CHARS)
     try:
         parse_target(target)
     except TargetRefusedError as error:

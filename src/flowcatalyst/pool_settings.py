@@ -2,6 +2,7 @@
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from flowcatalyst.message import MAX_NAME_CHARS
 from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.routing.limits import PARKED_LIMIT, RETRYABLE, PoolLimits, Success
 from flowcatalyst.routing.policy import Delays
@@ -14,7 +15,7 @@ class Section(BaseModel):
 class PoolSettings(Section):
     """One processing pool."""
 
-    code: str = Field(min_length=1, description="Name that messages use as poolCode")
+    code: str = Field(min_length=1, max_length=MAX_NAME_CHARS, description="Name that messages use as poolCode")
     concurrency: int = Field(ge=1, le=100_000, description="Most attempts in flight at once")
     rate_limit_per_minute: int | None = Field(
         None, ge=0, description="Most attempts started in any 60 s; unset or 0: no limit"

@@ -198,7 +198,7 @@ async def test_wrong_passwords_that_come_fast_get_429_but_who_is_in_stays_in(
 async def test_seeded_messages_reach_the_built_in_receivers(
     tmp_path: Path, auth: dict[str, Any], headers: dict[str, str]
 ) -> None:
-    async with running_as(tmp_path, auth, headers) as router:
+    async with running_as(tmp_path, auth, headers, egress={"allowed_networks": ["127.0.0.1/32"]}) as router:
         assert (await router.client.post("/api/seed/messages?count=20")).status == 202
         await router.until_settled()
         stats = await router.stats()
@@ -217,9 +217,10 @@ async def test_seeded_messages_reach_the_receivers_of_a_router_on_the_network(
         assert (await router.stats())["totalRequests"] == 5
 
 
-async def test_a_router_on_the_network_does_not_deliver_to_private_addresses(tmp_path: Path) -> None:
-    on_the_network = running_as(tmp_path, KEYS, {"X-API-Key": ADMIN_KEY}, host="0.0.0.0")
-    async with raw_server(always(reply(200))) as endpoint, on_the_network as router:
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"], ids=["on the network", "behind a proxy"])
+async def test_a_router_that_others_reach_does_not_deliver_to_private_addresses(tmp_path: Path, host: str) -> None:
+    that_others_reach = running_as(tmp_path, KEYS, {"X-API-Key": ADMIN_KEY}, host=host)
+    async with raw_server(always(reply(200))) as endpoint, that_others_reach as router:
         assert (await router.send(mediationTarget=endpoint.url())).status == 202
         [letter] = await router.until_dead(1)
         assert "not a public address" in str(letter)

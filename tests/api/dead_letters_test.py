@@ -1,5 +1,12 @@
+import json
+import re
+
+import pytest
+
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.web.secrets import mask_body, mask_token
+from flowcatalyst.web.api.dead_letters import SHOWN_CHARS
+from flowcatalyst.web.listing import MAX_LIST_BYTES
+from flowcatalyst.web.secrets import HIDDEN_ECHO
 from tests.api.running import Running, on_idle_router
 from tests.support.http_servers import always, raw_server, reply
 
@@ -47,22 +54,68 @@ async def test_a_body_that_is_no_message_is_shown_with_its_token_masked(router: 
     assert letter["body"] == '{"authToken": "***", "mediationTarget": '
 
 
-def test_tokens_are_masked_however_a_body_is_broken() -> None:
-    for body in (
-        '{"authToken":"tok"}',
-        '{"authtoken" : "tok", "id": 5}',
-        '{"authToken":"tok',
-        '{"authToken":"a\\"tok"',
-        '{"a":{"authToken":["x","tok"]}}',
-        '{"\\u0061uthToken":"tok"}',
-        '{"authToken":tok}',
-    ):
-        masked = mask_body(body)
-        assert "tok" not in masked.lower().replace("authtoken", ""), body
-        assert "***" in masked
-    assert mask_body("plain text") == "plain text"
-    assert mask_token("got a-b", "a-b") == "got ***"
-    assert mask_token("got nothing", None) == "got nothing"
+async def test_a_wrapped_message_is_shown_without_the_token_inside(router: Running) -> None:
+    inner = json.dumps({"id": "m", "mediationTarget": "http://h.test/?key=s3cret", "authToken": TOKEN})
+    body = json.dumps({"Type": "Notification", "Message": json.dumps({"Message": inner})})
+    await router.app.queues["default"].publish([Outgoing(body, "g")])
+    (letter,) = await router.until_dead(1)
+    assert "s3cret" not in str(letter)
+    assert '"Type":"Notification"' in letter["body"]
+
+
+async def test_what_an_endpoint_repeats_of_token_and_query_is_shown_nowhere(
+    router: Running, capfd: pytest.CaptureFixture[str]
+) -> None:
+    token, query = "s3cret=to/ken", "sig=s3cret%2Fsig"
+    said = json.dumps({"no": f"Bearer {token}"}).replace("=", "\\u003d").encode()
+    async with raw_server(always(reply(422, said))) as endpoint:
+        target = endpoint.url(f"/x?{query}")
+        await router.send(id="m-1", mediationTarget=target, messageGroupId="g", authToken=token)
+        await router.until_dead(1)
+        endpoint.script = always(reply(404, f"no /x?{query} here".encode()))
+        await router.send(id="m-2", mediationTarget=target, messageGroupId="g", authToken=token)
+        first, second = await router.until_dead(2)
+    assert first["excerpt"] == HIDDEN_ECHO
+    assert second["excerpt"] == "no /x?*** here"
+    assert second["message"]["mediationTarget"] == endpoint.url("/x?***")
+    for path in ("dead-letters", "dead-letters/1", "warnings", "circuit-breakers", "health", "in-flight-messages"):
+        assert "s3cret" not in (await router.client.get(f"/monitoring/{path}")).text, path
+    assert "s3cret" not in (await router.client.get("/metrics")).text
+    assert "s3cret" not in str(capfd.readouterr())
+
+
+async def publish_unreadable(router: Running, bodies: list[str]) -> None:
+    await router.app.queues["default"].publish([Outgoing(body, "g") for body in bodies])
+
+
+async def test_a_list_is_no_larger_than_a_page_and_says_where_the_rest_is(router: Running) -> None:
+    """Control characters take six times their size in JSON."""
+    for _ in range(4):
+        await publish_unreadable(router, ["\x01" * 60_000] * 10)
+    await router.until_dead(40)
+    path, seen, pages = "/monitoring/dead-letters?limit=1000", [], 0
+    while path:
+        answer = await router.client.get(path)
+        assert len(answer.text) <= MAX_LIST_BYTES
+        seen += [letter["number"] for letter in answer.json]
+        pages += 1
+        link = re.fullmatch('<(.+)>; rel="next"', answer.headers.get("Link", ""))
+        path = link[1] if link else ""
+    assert seen == list(range(1, 41))
+    assert pages > 10
+
+
+async def test_of_a_large_body_only_the_beginning_is_shown(router: Running) -> None:
+    await publish_unreadable(router, ["x" * SHOWN_CHARS, "x" * (SHOWN_CHARS + 1), "y" * 200_000])
+    letters = await router.until_dead(3)
+    assert [len(letter["body"]) for letter in letters] == [SHOWN_CHARS] * 3
+    assert [letter["bodyTruncated"] for letter in letters] == [False, True, True]
+    answer = await router.client.post("/monitoring/dead-letters/3/replay")
+    assert answer.json == {"replayed": 1}
+    await router.until_dead(3)
+    again = await router.app.dead_letters.get(4)
+    assert again is not None
+    assert again.body == "y" * 200_000  # what is replayed is all of it
 
 
 async def test_a_replayed_letter_is_delivered_and_forgotten(router: Running) -> None:
@@ -96,10 +149,15 @@ async def test_letters_are_listed_in_pages_oldest_first(router: Running) -> None
     for number in range(5):
         await router.send(id=f"m-{number}", mediationTarget=router.receiver("client-error"), messageGroupId="g")
     await router.until_dead(5)
-    page = (await router.client.get("/monitoring/dead-letters?limit=2")).json
+    answer = await router.client.get("/monitoring/dead-letters?limit=2")
+    assert answer.headers["Link"] == '</monitoring/dead-letters?limit=2&after=2>; rel="next"'
+    page = answer.json
     assert [letter["messageId"] for letter in page] == ["m-0", "m-1"]
     page = (await router.client.get(f"/monitoring/dead-letters?limit=2&after={page[-1]['number']}")).json
     assert [letter["messageId"] for letter in page] == ["m-2", "m-3"]
+    answer = await router.client.get(f"/monitoring/dead-letters?limit=1&after={page[-1]['number']}")
+    assert [letter["messageId"] for letter in answer.json] == ["m-4"]
+    assert "Link" not in answer.headers
 
 
 async def test_letters_can_be_removed_one_by_one_and_all_at_once(router: Running) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 from pydantic import SecretStr
 
@@ -34,6 +35,39 @@ async def test_one_message_is_accepted_and_delivered(router: Running) -> None:
         await endpoint.until(lambda server: len(server.requests) == 1)
         request = endpoint.requests[0]
         assert (request.method, request.path, request.body) == ("POST", "/hook", b'{"messageId":"m-1"}')
+
+
+NAMES = ["id", "poolCode", "messageGroupId", "deduplicationId"]
+
+
+@pytest.mark.parametrize("field", NAMES)
+async def test_names_that_are_too_long_are_refused_and_the_longest_allowed_ones_delivered(
+    router: Running, field: str
+) -> None:
+    target = router.receiver("fast")
+    answer = await router.send(**{"mediationTarget": target, field: "n" * 257})
+    answer.assert_problem(400, f"{field} has 257 characters, more than the 256 allowed")
+    assert len(answer.text) < 300
+    both = [{"mediationTarget": target, field: "n" * 1_000_000}, {"mediationTarget": target, field: "n" * 256}]
+    answer = await router.client.post("/api/messages", both)
+    assert [one["status"] for one in answer.json["results"]] == ["REJECTED", "ACCEPTED"]
+    assert len(answer.text) < 2000
+    await router.until_settled()
+    assert (await router.stats())["totalRequests"] == 1
+
+
+@pytest.mark.parametrize("field", ["id", "poolCode", "messageGroupId", "its group at the broker"])
+async def test_a_pointer_from_a_queue_with_a_name_that_is_too_long_is_a_dead_letter_with_the_reason(
+    router: Running, field: str
+) -> None:
+    names = {"id": "m", field: "n" * 200_000}
+    group = names.pop("its group at the broker", "g")
+    body = msgspec.json.encode({"mediationTarget": router.receiver("fast"), **names}).decode()
+    await router.app.queues["default"].publish([Outgoing(body, group)])
+    [letter] = await router.until_dead(1)
+    assert letter["reason"] == f"{field} has 200000 characters, more than the 256 allowed"
+    await router.until_settled()
+    assert (await router.stats())["totalRequests"] == 0
 
 
 async def test_a_message_without_an_id_gets_one(router: Running) -> None:

@@ -14,6 +14,7 @@ from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.tasks import Tasks
 from tests.api.running import Running, on_idle_router
 from tests.support.clocks import SetClock
+from tests.support.http_servers import always, raw_server, reply
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -180,6 +181,17 @@ async def test_paths_of_an_origin_are_one_series_with_the_worst_state(router: Ru
     assert states == {"https://shop.test:8443": 2, "http://other.test": 0}
     assert value(samples, "flowcatalyst_circuit_breakers", state="OPEN") == 1
     assert value(samples, "flowcatalyst_circuit_breakers", state="CLOSED") == 51
+
+
+async def test_no_path_of_a_webhook_gets_into_the_metrics_which_are_open_to_everybody(router: Running) -> None:
+    async with raw_server(always(reply(404, b"no"))) as endpoint:
+        await router.send(mediationTarget=endpoint.url("/services/T0/s3cret?key=s3cret"))
+        await router.until_dead(1)
+    router.app.breakers.get("no URL but a s3cret")  # whatever somebody may put there one day
+    text = (await router.client.get("/metrics")).text
+    assert "s3cret" not in text
+    assert f'origin="http://127.0.0.1:{endpoint.port}"' in text
+    assert 'origin="none"' in text
 
 
 async def test_names_with_quotes_and_line_ends_are_labels_too(router: Running) -> None:

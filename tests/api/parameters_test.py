@@ -63,7 +63,7 @@ async def test_every_operation_refuses_unknown_parameters(idle_router: Running) 
 
 @on_idle_router
 async def test_a_route_without_parameters_says_so(idle_router: Running) -> None:
-    (await idle_router.client.get("/monitoring/pool-stats?pool=x")).assert_problem(400, "there are none here")
+    (await idle_router.client.get("/monitoring/health?pool=x")).assert_problem(400, "there are none here")
 
 
 async def test_strangers_are_not_told_the_parameters(tmp_path: Path) -> None:

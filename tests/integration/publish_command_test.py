@@ -264,6 +264,8 @@ def test_of_a_pipe_what_comes_before_a_wrong_line_is_published(command: Command)
         ({"mediationTarget": TARGET, "dispatchMode": "X"}, "one of IMMEDIATE, NEXT_ON_ERROR, BLOCK_ON_ERROR"),
         ({"mediationTarget": TARGET, "authToken": "s3\ncret"}, "authToken has characters"),
         ({"mediationTarget": TARGET, "authToken": "s3cret" * 50_000}, "more than the 262144 allowed"),
+        ({"mediationTarget": TARGET, "id": "i" * 257}, "id has 257 characters, more than the 256 allowed"),
+        ({"mediationTarget": TARGET, "deduplicationId": "i" * 257}, "deduplicationId has 257 characters"),
         ("x" * 6_000_000, "line 2 is too long"),
     ],
 )
@@ -272,6 +274,12 @@ def test_a_wrong_line_is_named_with_the_reason(command: Command, line: object, w
     assert "line 2" in said
     assert why in said
     assert "cret" not in said
+
+
+def test_a_file_of_somebody_else_cannot_steer_the_terminal(command: Command) -> None:
+    said = command.fails("publish", "--file", "-", given=lines({"mediationTarget": TARGET, "\x1b]0;gone\x07": 1}))
+    assert "unknown field `\\x1b]0;gone\\x07`" in said
+    assert said.rstrip("\n").isprintable()
 
 
 @pytest.mark.parametrize(
@@ -296,6 +304,9 @@ def test_options_that_do_not_go_together_are_named(command: Command, args: Seque
 
 def test_what_cannot_be_published_to_is_one_sentence(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "mediationTarget cannot be called" in command.misused("publish", "--target", "mailto:x")
+    for option, name in (("--id", "id"), ("--group", "messageGroupId"), ("--pool", "poolCode")):
+        said = command.misused("publish", "--target", TARGET, option, "n" * 257)
+        assert f"{name} has 257 characters, more than the 256 allowed" in said
     to = ("publish", "--target", TARGET)
     said = command.fails(*to, "--queue", "nope", code=2)
     assert "no queue 'nope'; the queues are: default, high, medium, low" in said

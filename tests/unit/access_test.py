@@ -362,5 +362,9 @@ def test_private_targets_are_allowed_where_the_setting_says_so(
     assert load_settings(host="0.0.0.0", auth=KEYS).egress.allow_private
 
 
-def test_access_control_on_loopback_leaves_private_targets_allowed() -> None:
-    assert load_settings(auth=KEYS).egress.allow_private
+@pytest.mark.parametrize("auth", [{"mode": "api_key", "admin": [KEY_HASH]}, {"mode": "basic", "admin": [ANN]}])
+def test_access_control_on_loopback_denies_private_targets_too_since_others_come_through_a_proxy(
+    auth: dict[str, Any],
+) -> None:
+    assert not load_settings(auth=auth).egress.allow_private
+    assert load_settings(auth=auth, egress={"allow_private": True}).egress.allow_private

@@ -67,6 +67,7 @@ def pool_in_toml(more: str) -> str:
             pool_in_toml("rate_limit_per_minute = -1"),
             "pools.0.rate_limit_per_minute should be greater than or equal to 0",
         ),
+        (f"[[pools]]\ncode = '{'A' * 257}'\nconcurrency = 1", "pools.0.code"),
         (pool_in_toml("parked_limit = -1"), "pools.0.parked_limit should be greater than or equal to 0"),
         (pool_in_toml("retry_statuses = [404, 429]"), "pools.0.retry_statuses has 429: only 400 to 499 without 429"),
         (pool_in_toml("retry_statuses = [500]"), "pools.0.retry_statuses has 500: only 400 to 499 without 429"),

@@ -18,7 +18,12 @@ NOT_PUBLIC = (
     "198.51.100.1 203.0.113.1 224.0.0.1 239.255.255.255 240.0.0.1 255.255.255.255 "
     ":: ::1 ::127.0.0.1 ::ffff:127.0.0.1 ::ffff:10.0.0.1 fe80::1 fe80::1%eth0 fc00::1 fd00:ec2::254 ff02::1 "
     "64:ff9b::8.8.8.8 64:ff9b:1::1 100::1 2001::1 2001:1ff::1 2001:db8::1 2002:7f00:1:: 2620:4f:8000::1 3fff::1 "
-    "4000::1 5f00::1 localhost 127.1 1.2.3"
+    "4000::1 5f00::1 localhost 127.1 1.2.3 168.63.129.16 ::ffff:168.63.129.16 192.80.8.124 100.100.100.200 192.0.0.192"
+)
+METADATA = (
+    "168.63.129.16 169.254.169.254 169.254.170.2 169.254.170.23 169.254.0.23 169.254.42.42 100.100.100.200 192.0.0.192 "
+    "192.80.8.124 ::ffff:169.254.169.254 fd00:ec2::254 fd00:ec2::23 fd20:ce::254 fd00:c1::a9fe:a9fe fd00:42::42 "
+    "fe80::a9fe:a9fe fe80::a9fe:a9fe%eth0"
 )
 
 
@@ -63,6 +68,29 @@ async def test_listed_networks_are_allowed_and_no_others() -> None:
 async def test_private_addresses_pass_when_allowed() -> None:
     guard = EgressGuard(allow_private=True, resolver=resolver_of("10.1.2.3", "::1"))
     assert await guard.resolve("shop.test", 443) == [(V4, "10.1.2.3"), (V6, "::1")]
+
+
+@pytest.mark.parametrize("address", METADATA.split())
+async def test_addresses_of_metadata_services_are_refused_although_private_ones_are_allowed(address: str) -> None:
+    guard = EgressGuard(allow_private=True, resolver=resolver_of(address))
+    with pytest.raises(TargetRefusedError, match=r"metadata.* add .* to egress\.allowed_networks"):
+        await guard.resolve("shop.test", 80)
+
+
+@pytest.mark.parametrize("host", ["metadata.google.internal", "metadata.google.internal.", "metadata.tencentyun.com"])
+async def test_names_of_metadata_services_are_refused_and_not_looked_up(host: str) -> None:
+    async def unused(host: str, port: int) -> list[Address]:
+        raise AssertionError
+
+    with pytest.raises(TargetRefusedError, match="metadata"):
+        await EgressGuard(allow_private=True, resolver=unused).resolve(host, 80)
+
+
+async def test_a_metadata_service_that_is_listed_is_allowed() -> None:
+    found = resolver_of("169.254.169.254")
+    guard = EgressGuard(allow_private=False, allowed_networks=["169.254.169.254/32"], resolver=found)
+    assert await guard.resolve("metadata.google.internal", 80) == [(V4, "169.254.169.254")]
+    assert await guard.resolve("169.254.169.254", 80) == [(V4, "169.254.169.254")]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "0x7f.1", "2130706433", "0177.0.0.1", "localhost", "::1"])

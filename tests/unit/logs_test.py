@@ -215,3 +215,43 @@ def test_what_libraries_say_goes_the_same_way(tmp_path: Path, capfd: pytest.Capt
     [line] = lines_of(tmp_path / "log")
     assert (line["action"], line["logger"], line["text"]) == ("library_says", "some.library", "odd: thing")
     assert capfd.readouterr().err == ""
+
+
+ESCAPES = "\x1b]0;gone\x07\x9b2J\x7f\r\u202e\ud800"
+
+
+def assert_steers_no_terminal(text: str) -> None:
+    assert [one for one in text if not one.isprintable() and one != "\n"] == []
+    assert "\\x1b" in text or "\\u001b" in text
+
+
+@pytest.mark.parametrize("more", ["", " with spaces"])
+def test_nothing_that_others_wrote_steers_the_terminal_of_who_reads_the_log(tmp_path: Path, more: str) -> None:
+    configure_logs("info", "console", tmp_path / "log")
+    hostile = ESCAPES + more
+    log = structlog.get_logger("x")
+    log.warning(f"event {hostile}", action="x", reason=hostile, several=[hostile], error=ValueError(hostile))
+    try:
+        raise ValueError(f"line 1\n{hostile}")
+    except ValueError as error:
+        log.error("task_died", action="task_died", exc_info=error)
+    moving = delivery()
+    moving.group = hostile
+    AttemptLogger(SetClock()).attempt("POOL", moving, FAILED, Retry(2.0), 0.25)
+    close_logs()
+    text = (tmp_path / "log").read_text()
+    assert_steers_no_terminal(text)
+    for part in ("gone", "event ", "task_died", "ValueError: line 1\n", "HTTP 500"):
+        assert part in text
+
+
+def test_json_lines_steer_no_terminal_either_and_say_the_same(tmp_path: Path) -> None:
+    configure_logs("info", "json", tmp_path / "log")
+    hostile = "\x1b]0;gone\x07\x9b2J\x7f\r é"
+    moving = delivery()
+    moving.group = hostile
+    AttemptLogger(SetClock()).attempt("POOL", moving, FAILED, Retry(2.0), 0.25)
+    close_logs()
+    assert_steers_no_terminal((tmp_path / "log").read_text())
+    [line] = lines_of(tmp_path / "log")
+    assert line["group"] == hostile

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from flowcatalyst.errors import InvalidMessageError
 from flowcatalyst.message import (
+    MAX_NAME_CHARS,
+    MAX_TARGET_CHARS,
     DispatchMode,
     MediationType,
     MessagePointer,
@@ -35,12 +37,12 @@ targets = st.sampled_from(["http://h", "https://example.org/a?b=c", "http://127.
 visible = st.text(st.characters(codec="ascii", min_codepoint=32, max_codepoint=126))
 pointers = st.builds(
     MessagePointer,
-    id=st.text(min_size=1).filter(lambda text: not text.isspace()),
+    id=st.text(min_size=1, max_size=MAX_NAME_CHARS).filter(lambda text: not text.isspace()),
     mediation_target=targets,
-    pool_code=st.text(),
+    pool_code=st.text(max_size=MAX_NAME_CHARS),
     auth_token=st.none() | visible,
     mediation_type=st.sampled_from(MediationType),
-    message_group_id=st.none() | st.text(),
+    message_group_id=st.none() | st.text(max_size=MAX_NAME_CHARS),
     high_priority=st.booleans(),
     dispatch_mode=st.none() | st.sampled_from(DispatchMode),
 )
@@ -165,6 +167,18 @@ class TestRefusal:
     def test_value_of_the_wrong_kind_is_refused_with_its_place(self, field: str, value: object) -> None:
         with pytest.raises(InvalidMessageError, match=rf"\$\.{field}"):
             parse_pointer(body(**{field: value}))
+
+    @pytest.mark.parametrize("field", ["id", "poolCode", "messageGroupId"])
+    def test_name_that_is_too_long_is_refused_and_not_repeated(self, field: str) -> None:
+        assert parse_pointer(body(**{field: "ä" * MAX_NAME_CHARS}))
+        with pytest.raises(InvalidMessageError, match=f"^{field} has 257 characters, more than the 256 allowed$"):
+            parse_pointer(body(**{field: "ä" * (MAX_NAME_CHARS + 1)}))
+
+    def test_target_that_is_too_long_is_refused(self) -> None:
+        target = "http://h/".ljust(MAX_TARGET_CHARS, "x")
+        assert parse_pointer(body(mediationTarget=target)).mediation_target == target
+        with pytest.raises(InvalidMessageError, match=r"^mediationTarget has 8193 characters, more than the 8192"):
+            parse_pointer(body(mediationTarget=f"{target}x"))
 
     @pytest.mark.parametrize("message_id", ["", " ", "\t\n", "\u3000"])
     def test_blank_id_is_refused(self, message_id: str) -> None:

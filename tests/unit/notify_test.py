@@ -77,9 +77,9 @@ class Scene:
         self.notifier = Notifier(given, self.webhook, self.clock, self.log, "router-7")
         self.failures: list[tuple[Severity, str, int]] = []  # what the log held of them at the end
 
-    def warn(self, *messages: str, severity: Severity = WARN) -> None:
-        for message in messages:
-            self.log.add(WarningCode.PROCESSING, severity, message, "pool")
+    def warn(self, *messages: str, severity: Severity = WARN, sources: int = 1) -> None:
+        for number, message in enumerate(messages):
+            self.log.add(WarningCode.PROCESSING, severity, message, f"pool {number % sources}")
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -129,7 +129,7 @@ def test_a_post_holds_everything_about_the_warnings_and_the_router() -> None:
     assert post.body == {
         "router": "router-7",
         "warnings": [
-            {"id": 1, "code": "PROCESSING", "severity": "ERROR", "message": "a", "source": "pool", "count": 2}
+            {"id": 1, "code": "PROCESSING", "severity": "ERROR", "message": "a", "source": "pool 0", "count": 2}
         ],
     }
 
@@ -288,7 +288,7 @@ def test_what_waits_is_bounded_the_first_stay_and_critical_ones_always_find_room
         scene.webhook.answers = [None]
         scene.warn("first", severity=CRITICAL)
         await asyncio.sleep(1)  # on its way, without an answer
-        scene.warn(*(f"w{number}" for number in range(MAX_WAITING + 5)))
+        scene.warn(*(f"w{number}" for number in range(MAX_WAITING + 5)), sources=20)
         scene.warn("fire", severity=CRITICAL)
         await asyncio.sleep(500)
 
@@ -298,11 +298,25 @@ def test_what_waits_is_bounded_the_first_stay_and_critical_ones_always_find_room
     assert scene.failures == [(ERROR, f"warnings were left out: more than {MAX_WAITING} wait to be sent", 6)]
 
 
+def test_made_up_texts_leave_room_for_others_and_for_what_is_critical() -> None:
+    async def act(scene: Scene) -> None:
+        scene.warn(*(f"no pool {number}" for number in range(2 * MAX_WAITING)))
+        scene.log.add(WarningCode.STANDBY, WARN, "the lock cannot be reached", "standby")
+        scene.warn("fire", severity=CRITICAL)
+        await asyncio.sleep(500)
+
+    scene = play(act)
+    [post] = scene.webhook.posts
+    assert post.messages == [*(f"no pool {n}" for n in range(1, 100)), "the lock cannot be reached", "fire"]
+    text = "warnings were left out: more than 100 of PROCESSING from pool 0 wait to be sent"
+    assert scene.failures == [(ERROR, text, 2 * MAX_WAITING - 100 + 1)]
+
+
 def test_a_waiting_warning_that_comes_back_needs_no_more_room() -> None:
     async def act(scene: Scene) -> None:
-        scene.warn(*(f"w{number}" for number in range(MAX_WAITING)))
+        scene.warn(*(f"w{number}" for number in range(MAX_WAITING)), sources=20)
         scene.log.acknowledge_all()
-        scene.warn("w7")
+        scene.log.add(WarningCode.PROCESSING, WARN, "w7", "pool 7")
         await asyncio.sleep(500)
 
     scene = play(act)

@@ -83,6 +83,12 @@ def test_bad_entries_are_rejected_by_name_while_good_ones_apply() -> None:
     ]
 
 
+def test_a_pool_code_that_no_message_may_name_is_rejected() -> None:
+    config, [problem] = read(processingPools=[{"code": "A" * 257}, {"code": "B" * 256}], queues=[])
+    assert list(config.pools) == ["B" * 256]
+    assert "code has more than the 256 characters of a poolCode" in problem
+
+
 def test_a_known_pool_or_queue_whose_new_entry_is_rejected_stays_as_it_was() -> None:
     last = config_of({"A": 5, "GONE": 1}, {"q": "embedded:q"})
     text = b'{"processingPools": [{"code": "A", "concurrency": "x"}], "queues": [{"queueName": "q", "queueUri": 1}]}'

@@ -9,6 +9,7 @@ from flowcatalyst.message import Severity
 from flowcatalyst.operations.warnings import (
     KEEP_S,
     MAX_MESSAGE_CHARS,
+    MAX_OF_A_KIND,
     MAX_WARNINGS,
     Warning,  # noqa: A004
     WarningCode,
@@ -39,9 +40,11 @@ def add(log: WarningLog, message: str, severity: Severity = WARN) -> None:
     log.add(WarningCode.PROCESSING, severity, message, "pool")
 
 
-def fill(log: WarningLog, count: int, severity: Severity = WARN) -> None:
+def fill(log: WarningLog, count: int, severity: Severity = WARN, sources: int = 1) -> None:
+    """So many warnings, from so many sources in turn."""
     for number in range(count):
-        add(log, f"{severity} {number}", severity)
+        source = f"pool {number % sources}" if sources > 1 else "pool"
+        log.add(WarningCode.PROCESSING, severity, f"{severity} {number}", source)
 
 
 def messages(log: WarningLog, wanted: WarningFilter | None = None) -> list[str]:
@@ -125,8 +128,38 @@ def test_acknowledged_warnings_are_forgotten_too_in_whatever_order_they_were_ack
 # Room
 
 
+MANY = 20  # sources: far fewer than a hundred warnings each
+
+
+@pytest.mark.parametrize("severity", Severity)
+def test_made_up_texts_push_out_only_others_of_their_code_and_source(log: WarningLog, severity: Severity) -> None:
+    log.add(WarningCode.STANDBY, WARN, "the lock cannot be reached", "standby")
+    log.add(WarningCode.ROUTING, WARN, "another source", "consumer")
+    log.add(WarningCode.QUEUE_FULL, WARN, "another code", "router")
+    for number in range(10 * MAX_WARNINGS):
+        log.add(WarningCode.ROUTING, severity, f"no pool {number}", "router")
+    found = messages(log)
+    assert found[-3:] == ["another code", "another source", "the lock cannot be reached"]
+    assert found[0] == f"no pool {10 * MAX_WARNINGS - 1}"
+    assert len(found) == MAX_OF_A_KIND + 3
+
+
+def test_within_a_code_and_source_the_acknowledged_and_then_the_least_severe_make_room(log: WarningLog) -> None:
+    add(log, "acknowledged", CRITICAL)
+    log.acknowledge(1)
+    add(log, "mild", WARN)
+    fill(log, MAX_OF_A_KIND - 2, ERROR)
+    for gone in ("acknowledged", "mild", "ERROR 0"):
+        assert gone in messages(log)
+        add(log, f"instead of {gone}", ERROR)
+        assert gone not in messages(log)
+    add(log, "not kept", WARN)
+    assert "not kept" not in messages(log)
+    assert len(log.list()) == MAX_OF_A_KIND
+
+
 def test_a_thousand_warnings_are_kept_and_then_the_oldest_goes(log: WarningLog) -> None:
-    fill(log, MAX_WARNINGS)
+    fill(log, MAX_WARNINGS, sources=MANY)
     assert len(log.list()) == MAX_WARNINGS
     add(log, "one more")
     found = messages(log)
@@ -137,9 +170,9 @@ def test_a_thousand_warnings_are_kept_and_then_the_oldest_goes(log: WarningLog) 
 
 
 def test_a_repeated_warning_is_not_the_oldest_any_more(log: WarningLog, clock: SetClock) -> None:
-    fill(log, MAX_WARNINGS)
+    fill(log, MAX_WARNINGS, sources=MANY)
     clock.now += 1
-    add(log, "WARN 0")
+    log.add(WarningCode.PROCESSING, WARN, "WARN 0", "pool 0")
     add(log, "one more")
     found = messages(log)
     assert "WARN 0" in found
@@ -150,7 +183,7 @@ def test_acknowledged_warnings_make_room_first_however_severe(log: WarningLog, c
     add(log, "old", CRITICAL)
     clock.now += 1
     add(log, "older than most", CRITICAL)
-    fill(log, MAX_WARNINGS - 2)
+    fill(log, MAX_WARNINGS - 2, sources=MANY)
     log.acknowledge(2)
     log.acknowledge(1)  # later, but it is the older one
     add(log, "one more")
@@ -167,7 +200,7 @@ def test_then_the_least_severe_make_room(log: WarningLog) -> None:
     add(log, "error", ERROR)
     add(log, "first", WARN)
     add(log, "second", WARN)
-    fill(log, MAX_WARNINGS - 4, CRITICAL)
+    fill(log, MAX_WARNINGS - 4, CRITICAL, sources=MANY)
     for number, gone in enumerate(["first", "second", "error", "critical"]):
         assert gone in messages(log)
         add(log, f"one more {number}", CRITICAL)
@@ -178,7 +211,7 @@ def test_then_the_least_severe_make_room(log: WarningLog) -> None:
 def test_a_warning_never_pushes_out_a_more_severe_one(log: WarningLog) -> None:
     told: list[Warning] = []
     log.on_new = told.append
-    fill(log, MAX_WARNINGS, ERROR)
+    fill(log, MAX_WARNINGS, ERROR, sources=MANY)
     add(log, "not kept", WARN)
     assert len(log.list(WarningFilter(severity=ERROR))) == MAX_WARNINGS
     assert messages(log, WarningFilter(severity=WARN)) == []
@@ -186,7 +219,7 @@ def test_a_warning_never_pushes_out_a_more_severe_one(log: WarningLog) -> None:
 
 
 def test_expired_warnings_take_no_room(log: WarningLog, clock: SetClock) -> None:
-    fill(log, MAX_WARNINGS, ERROR)
+    fill(log, MAX_WARNINGS, ERROR, sources=MANY)
     clock.now += KEEP_S
     add(log, "a")
     assert messages(log) == ["a"]
@@ -316,6 +349,6 @@ def test_the_subscriber_may_warn_itself(log: WarningLog) -> None:
             add(log, f"cannot tell of {warning.message}", CRITICAL)
 
     log.on_new = complain
-    fill(log, MAX_WARNINGS, ERROR)
-    assert len(log.list()) == MAX_WARNINGS
-    assert log.open_by_severity() == {WARN: 0, ERROR: 0, CRITICAL: MAX_WARNINGS}
+    fill(log, MAX_OF_A_KIND, ERROR)
+    assert len(log.list()) == MAX_OF_A_KIND
+    assert log.open_by_severity() == {WARN: 0, ERROR: 0, CRITICAL: MAX_OF_A_KIND}

@@ -13,6 +13,7 @@ from flowcatalyst.intake import outgoing_of
 from flowcatalyst.message import DEFAULT_POOL, MessagePointer
 from flowcatalyst.queues.contract import BrokerQueue, Outgoing
 from flowcatalyst.tasks import Tasks
+from flowcatalyst.terminal import visible
 from flowcatalyst.web.order_judge import SeededId
 from flowcatalyst.web.server import Listening
 
@@ -64,7 +65,7 @@ class Demo:
         try:
             await queue.publish(batch)
         except QueueUnavailableError as error:
-            self._trouble = str(error)
+            self._trouble = visible(str(error))
             return False
         self._trouble = ""
         self._published += len(batch)

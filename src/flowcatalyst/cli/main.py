@@ -13,6 +13,7 @@ from flowcatalyst.cli.seed import seed
 from flowcatalyst.cli.simulate import simulate
 from flowcatalyst.config import describe_settings
 from flowcatalyst.errors import ConfigurationError, FlowCatalystError
+from flowcatalyst.terminal import visible
 
 EXIT_BAD_SETTINGS = 2
 EXIT_FAILED = 1
@@ -45,7 +46,8 @@ def main() -> None:
 
 
 def _die(error: FlowCatalystError, code: int) -> None:
-    print(f"flowcatalyst: {error}", file=sys.stderr)
+    text = visible(str(error), keep="\n")
+    print(f"flowcatalyst: {text}", file=sys.stderr)
     sys.exit(code)
 
 

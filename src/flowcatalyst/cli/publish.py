@@ -31,6 +31,7 @@ from flowcatalyst.config import load_settings
 from flowcatalyst.errors import ConfigurationError, InvalidMessageError, QueueUnavailableError
 from flowcatalyst.intake import NewMessage, Ready, prepare
 from flowcatalyst.message import DEFAULT_POOL, DispatchMode
+from flowcatalyst.terminal import visible
 from flowcatalyst.web.bodies import decode_json
 from flowcatalyst.web.problems import ProblemError
 
@@ -120,7 +121,7 @@ async def _publish_one(way_in: Callable[[], WayIn], ready: Ready) -> None:
         [published] = await queue.publish([ready.outgoing])
     said = "was published before" if published.duplicate else "is published"
     where = f" as {published.broker_id}" if published.broker_id else ""
-    print(f"message {ready.id} {said} to {shown(queue)}{where}")
+    print(visible(f"message {ready.id} {said} to {shown(queue)}{where}"))
 
 
 def _publish_file(way_in: Callable[[], WayIn], file: str, from_line: int) -> None:

@@ -45,6 +45,39 @@ _ALLOWED_V6: Final = IPv6Network("2000::/3")
 _DENIED_V6: Final = tuple(
     IPv6Network(network) for network in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
 )
+# Where clouds hand out credentials and settings to whoever asks from inside. No webhook lives there, so that private
+# networks are allowed does not open them. Not all of them are in private ranges.
+_PLATFORM_ADDRESSES: Final = frozenset(
+    ip_address(address)
+    for address in (
+        "168.63.129.16",  # Azure's wire server
+        "169.254.169.254",  # Amazon, Google, Azure, Oracle, DigitalOcean, Hetzner, OpenStack and others
+        "169.254.170.2",  # Amazon ECS
+        "169.254.170.23",  # Amazon EKS
+        "169.254.0.23",  # Tencent
+        "169.254.42.42",  # Scaleway
+        "100.100.100.200",  # Alibaba
+        "192.0.0.192",  # Oracle
+        "192.80.8.124",  # Equinix Metal
+        "fd00:ec2::254",  # Amazon
+        "fd00:ec2::23",  # Amazon EKS
+        "fd20:ce::254",  # Google
+        "fd00:c1::a9fe:a9fe",  # Oracle
+        "fd00:42::42",  # Scaleway
+        "fe80::a9fe:a9fe",  # OpenStack
+    )
+)
+_METADATA: Final = ip_address("169.254.169.254")
+_METADATA_NAMES: Final = frozenset(
+    [
+        "instance-data.ec2.internal",
+        "metadata.google.internal",
+        "metadata.goog",
+        "metadata.packet.net",
+        "metadata.platformequinix.com",
+        "metadata.tencentyun.com",
+    ]
+)
 
 
 def address_is_public(address: str) -> bool:
@@ -56,6 +89,8 @@ def address_is_public(address: str) -> bool:
 
 
 def _is_public(address: IPv4Address | IPv6Address) -> bool:
+    if address in _PLATFORM_ADDRESSES:
+        return False
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _DENIED_V4)
     return address in _ALLOWED_V6 and not any(address in network for network in _DENIED_V6)
@@ -63,7 +98,7 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
 
 def _unwrapped(address: str) -> IPv4Address | IPv6Address:
     """The address; an IPv4 address that came as ::ffff:a.b.c.d is what the kernel would dial: IPv4."""
-    parsed = ip_address(address)
+    parsed = ip_address(address.partition("%")[0])  # the same address in whatever network zone
     mapped = parsed.ipv4_mapped if isinstance(parsed, IPv6Address) else None
     return mapped or parsed
 
@@ -89,14 +124,21 @@ class EgressGuard:
 
     async def resolve(self, host: str, port: int) -> list[Address]:
         """The addresses of `host` that may be dialled, best first; never empty."""
+        if host.rstrip(".") in _METADATA_NAMES and not self._is_listed(_METADATA):
+            raise TargetRefusedError(_metadata_refusal(host, f"{_METADATA}/32"))
         found = _literal(host) or await self._look_up(host, port)
         permitted = [address for address in found if (address[1], port) == self._own or self._permits(address[1])]
         if not permitted:
-            raise TargetRefusedError(
-                f"{host} is at {found[0][1]}, which is not a public address: add its network to "
-                f"{ALLOWED_NETWORKS_SETTING} or set {ALLOW_PRIVATE_SETTING} to deliver there"
-            )
+            raise TargetRefusedError(self._refusal(host, found[0][1]))
         return permitted
+
+    def _refusal(self, host: str, address: str) -> str:
+        if self._allow_private:  # nothing else is refused then
+            return _metadata_refusal(f"{host}, at {address},", address)
+        return (
+            f"{host} is at {address}, which is not a public address: add its network to "
+            f"{ALLOWED_NETWORKS_SETTING} or set {ALLOW_PRIVATE_SETTING} to deliver there"
+        )
 
     async def _look_up(self, host: str, port: int) -> list[Address]:
         try:
@@ -108,13 +150,22 @@ class EgressGuard:
         return list(dict.fromkeys(found))
 
     def _permits(self, address: str) -> bool:
-        if self._allow_private:
-            return True
         try:
             parsed = _unwrapped(address)
         except ValueError:
             return False
-        return _is_public(parsed) or any(parsed in network for network in self._allowed_networks)
+        allowed = parsed not in _PLATFORM_ADDRESSES if self._allow_private else _is_public(parsed)
+        return allowed or self._is_listed(parsed)
+
+    def _is_listed(self, address: IPv4Address | IPv6Address) -> bool:
+        return any(address in network for network in self._allowed_networks)
+
+
+def _metadata_refusal(what: str, address: str) -> str:
+    return (
+        f"{what} is where a cloud serves metadata and credentials: add {address} to {ALLOWED_NETWORKS_SETTING} if "
+        "messages have to go there"
+    )
 
 
 def _literal(host: str) -> list[Address] | None:

@@ -3,18 +3,23 @@
 Lines are collected for a moment and written together: at thousands of attempts a second a system call per line would
 cost more than the attempts. A thread writes them, so that a reader who stalls does not stop the router: while too much
 waits for it lines are dropped, and a line `log_lines_dropped` tells how many.
+
+Senders, endpoints and brokers have a hand in what is logged, and lines end up on terminals: no control character gets
+there as it is.
 """
 
 import asyncio
 import atexit
+import io
 import logging
+import re
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TextIO
 
 import msgspec
 import structlog
@@ -22,6 +27,7 @@ import structlog
 from flowcatalyst.clock import Clock
 from flowcatalyst.message import Ack, Delivery, Nack, Outcome, Reject, Result, Retry, Verdict
 from flowcatalyst.observe.block_writer import BlockWriter
+from flowcatalyst.terminal import visible
 
 LogFormat = Literal["auto", "json", "console"]
 FLUSH_AFTER_S: Final = 0.05
@@ -30,6 +36,7 @@ LAST_WORDS_S: Final = 2.0  # for a reader that stalls when the process ends
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
+_CONTROLS_LEFT_BY_JSON: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")  # in UTF-8
 
 
 class LineSink:
@@ -65,7 +72,7 @@ class LineSink:
             if dropped > self._told:
                 made.insert(0, self._tell_dropped(dropped - self._told))
             if made:
-                self.writer.put(b"\n".join(made) + b"\n", len(lines))
+                self.writer.put(_without_controls(b"\n".join(made) + b"\n"), len(lines))
                 if self.writer.dropped == dropped:
                     self._told = dropped
 
@@ -122,8 +129,8 @@ def configure_logs(level: str, log_format: LogFormat, file: Path | None = None) 
     if for_people:
         in_colour = file is None and sys.stderr.isatty()
         # Not the one with local variables, which hold keys and tokens.
-        renderer = structlog.dev.ConsoleRenderer(colors=in_colour, exception_formatter=structlog.dev.plain_traceback)
-        processors += [_without_action, lambda *event: renderer(*event).encode()]
+        renderer = structlog.dev.ConsoleRenderer(colors=in_colour, exception_formatter=_visible_traceback)
+        processors += [_for_people, lambda *event: renderer(*event).encode()]
     else:
         processors += [structlog.processors.format_exc_info, _render_json]
     structlog.configure(
@@ -157,9 +164,35 @@ def _render_json(logger: object, method: str, event: structlog.typing.EventDict)
     return _encode(event)
 
 
-def _without_action(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def _for_people(logger: object, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     event.pop("action", None)  # people read the same word as the event
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[name] = visible(value) if name == "event" else _Quoted(value)
     return event
+
+
+class _Quoted:
+    """A text that the renderer shows in quotes and with its control characters written out."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return repr(self._text)
+
+
+def _visible_traceback(target: TextIO, error: structlog.typing.ExcInfo) -> None:
+    text = io.StringIO()
+    structlog.dev.plain_traceback(text, error)
+    target.write(visible(text.getvalue(), keep="\n"))
+
+
+def _without_controls(lines: bytes) -> bytes:
+    """JSON writes out most control characters, but not DEL and those beyond ASCII, one of which is an escape, too."""
+    if b"\x7f" in lines or b"\xc2" in lines:
+        return _CONTROLS_LEFT_BY_JSON.sub(lambda found: b"\\u00%02x" % found[0][-1], lines)
+    return lines
 
 
 class AttemptLine(msgspec.Struct):

@@ -29,6 +29,7 @@ from flowcatalyst.routing.router import MISSING, UNKNOWN
 from flowcatalyst.tasks import Tasks
 
 KEEP_S: Final = 1.0
+NO_ORIGIN: Final = "none"
 SLICE: Final = 200  # pieces of text made without a pause: about a millisecond
 
 _BREAKER_LEVELS: Final = {BreakerState.CLOSED: 0, BreakerState.HALF_OPEN: 1, BreakerState.OPEN: 2}
@@ -160,6 +161,8 @@ def _breakers(app: App) -> Iterator[str]:
     for endpoint, breaker in app.breakers.items():
         counts[breaker.state] += 1
         origin = origin_of(endpoint)
+        if origin == endpoint:  # one that cannot be called: it is all there is, and its path may be a secret
+            origin = NO_ORIGIN
         worst[origin] = max(worst.get(origin, 0), _BREAKER_LEVELS[breaker.state])
         yield ""
     text = "The worst of an origin's circuit breakers, of which each path has one. 0: closed, 1: half open, 2: open"

@@ -25,7 +25,7 @@ from flowcatalyst.errors import (
 MAX_BYTES: Final = 4 * 1024 * 1024  # of a configuration: 10,000 pools take about 1 MiB
 MAX_ETAG_LENGTH: Final = 1024
 _HIDDEN: Final = "***"
-_ANYWHERE: Final = EgressGuard(allow_private=True)  # an operator named the host
+_ANYWHERE: Final = EgressGuard(True, ["0.0.0.0/0", "::/0"])  # an operator named the host
 
 
 class ConfigUnavailableError(FlowCatalystError):

@@ -1,9 +1,10 @@
 """Dead letters: messages that will never be delivered, kept with the reason until a person decides."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,7 @@ from flowcatalyst.sqlite_writer import SqliteWriter
 
 REPLAY_BATCH = 100
 MOST_NEW = 100  # that are counted; bodies may be long, and to count is to read them
+MAX_READ_BYTES = 2 * 1024 * 1024  # of several letters at once
 _COLUMNS = "number, message_id, queue, group_id, body, reason, status, excerpt, failures, recorded_at"
 
 
@@ -85,15 +87,17 @@ class DeadLetters:
         query = f"SELECT count(*) FROM ({newest}) WHERE recorded_at >= ?"
         return await self._writer.read(lambda connection: int(connection.execute(query, (since,)).fetchone()[0]))
 
-    async def list(self, limit: int = 100, after: int = 0) -> list[DeadLetter]:
-        """Oldest first, those with a number above `after`."""
-        query = f"SELECT {_COLUMNS} FROM dead_letters WHERE number > ? ORDER BY number LIMIT ?"
-        return await self._writer.read(
-            lambda connection: [DeadLetter(*row) for row in connection.execute(query, (after, limit))]
-        )
+    async def list(self, limit: int = 100, after: int = 0, body_chars: int = -1) -> list[DeadLetter]:
+        """Oldest first, those with a number above `after`; fewer if they are large, but one at least.
 
-    async def get(self, number: int) -> DeadLetter | None:
-        found = await self.list(limit=1, after=number - 1)
+        Of each body only the first `body_chars` characters are read if that is no negative number.
+        """
+        columns = _COLUMNS.replace("body", "body" if body_chars < 0 else f"substr(body, 1, {body_chars:d})")
+        query = f"SELECT {columns} FROM dead_letters WHERE number > ? ORDER BY number LIMIT ?"
+        return await self._writer.read(lambda connection: _read(connection.execute(query, (after, limit))))
+
+    async def get(self, number: int, body_chars: int = -1) -> DeadLetter | None:
+        found = await self.list(limit=1, after=number - 1, body_chars=body_chars)
         return found[0] if found and found[0].number == number else None
 
     async def numbers_of(self, message_ids: Collection[str]) -> dict[str, int]:
@@ -103,6 +107,9 @@ class DeadLetters:
         return await self._writer.read(
             lambda connection: dict(connection.execute(f"{query} GROUP BY message_id", (wanted,)).fetchall())
         )
+
+    async def has_after(self, number: int) -> bool:
+        return await self._last_number() > number
 
     async def replay(self, letter: DeadLetter, publishers: Mapping[str, Publisher]) -> None:
         """Publish the message to its queue again, behind whatever its group holds now, and forget the letter."""
@@ -143,6 +150,18 @@ class DeadLetters:
     async def _last_number(self) -> int:
         query = "SELECT coalesce(max(number), 0) FROM dead_letters"
         return await self._writer.read(lambda connection: int(connection.execute(query).fetchone()[0]))
+
+
+def _read(rows: Iterable[tuple[Any, ...]]) -> list[DeadLetter]:
+    """As many as may be in memory at once."""
+    letters: list[DeadLetter] = []
+    size = 0
+    for row in rows:
+        letters.append(DeadLetter(*row))
+        size += len(letters[-1].body) + len(letters[-1].group or "")
+        if size >= MAX_READ_BYTES:
+            break
+    return letters
 
 
 def _insert(connection: sqlite3.Connection, values: tuple[object, ...]) -> None:

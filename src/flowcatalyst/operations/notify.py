@@ -1,6 +1,7 @@
 """Notifier: tells a webhook of new warnings."""
 
 import asyncio
+from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Final
@@ -13,7 +14,13 @@ from flowcatalyst.config import NotificationSettings
 from flowcatalyst.delivery.contract import HttpClient, parse_target
 from flowcatalyst.errors import ConfigurationError, DeliveryError, TargetRefusedError
 from flowcatalyst.message import Severity
-from flowcatalyst.operations.warnings import Warning, WarningCode, WarningLog  # noqa: A004
+from flowcatalyst.operations.warnings import (
+    MAX_OF_A_KIND,
+    Kind,
+    Warning,  # noqa: A004
+    WarningCode,
+    WarningLog,
+)
 
 POST_LIMIT_S: Final = 10.0
 RETRY_PAUSES_S: Final = (1.0, 5.0, 15.0)
@@ -65,6 +72,7 @@ class Notifier:
         self._warnings = warnings
         self._identity = identity
         self._waiting: dict[int, Warning] = {}
+        self._of_kind: Counter[Kind] = Counter()  # how many of those that wait
         self._batch: dict[int, Warning] = {}  # on its way; kept if `run` is cancelled meanwhile
         self._something_waits = asyncio.Event()
         self._is_urgent = asyncio.Event()
@@ -89,16 +97,33 @@ class Notifier:
         if warning.code is WarningCode.NOTIFICATION_FAILED or warning.severity not in self._wanted:
             return
         critical = warning.severity is Severity.CRITICAL
-        if len(self._waiting) >= MAX_WAITING and warning.id not in self._waiting:
-            text = f"warnings were left out: more than {MAX_WAITING} wait to be sent"
-            self._warnings.add(WarningCode.NOTIFICATION_FAILED, Severity.ERROR, text, "notifier")
+        if warning.id not in self._waiting and (rival := self._rival_of(warning)) is not None:
             if not critical:
                 return
-            del self._waiting[next(iter(self._waiting))]
+            self._leave_out(rival)
+        if warning.id not in self._waiting:
+            self._of_kind[warning.kind] += 1
         self._waiting[warning.id] = warning
         self._something_waits.set()
         if critical:
             self._is_urgent.set()
+
+    def _rival_of(self, warning: Warning) -> Warning | None:
+        """The one that waits for longest among those that leave no room for this one; says so if there is one."""
+        if self._of_kind[warning.kind] >= MAX_OF_A_KIND:
+            what = f"{MAX_OF_A_KIND} of {warning.code} from {warning.source}"
+            rival = next(one for one in self._waiting.values() if one.kind == warning.kind)
+        elif len(self._waiting) >= MAX_WAITING:
+            what, rival = f"{MAX_WAITING}", next(iter(self._waiting.values()))
+        else:
+            return None
+        text = f"warnings were left out: more than {what} wait to be sent"
+        self._warnings.add(WarningCode.NOTIFICATION_FAILED, Severity.ERROR, text, "notifier")
+        return rival
+
+    def _leave_out(self, warning: Warning) -> None:
+        del self._waiting[warning.id]
+        self._of_kind[warning.kind] -= 1
 
     async def _until_due(self) -> None:
         await self._something_waits.wait()
@@ -110,6 +135,7 @@ class Notifier:
         """What waits now is sent together; what comes from now on belongs to the next batch."""
         self._batch |= self._waiting
         self._waiting = {}
+        self._of_kind.clear()
         self._something_waits.clear()
         self._is_urgent.clear()
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from flowcatalyst.errors import FlowCatalystError
-from flowcatalyst.message import Severity
+from flowcatalyst.message import MAX_NAME_CHARS, Severity
 from flowcatalyst.routing.groups import FailureScope
 from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PARKED_LIMIT, RETRYABLE, PoolLimits, Success
 
@@ -245,6 +245,8 @@ def _code(entry: Entry) -> str:
     code = _text(entry, "code")
     if not code:
         raise _RejectedError("code is missing")
+    if len(code) > MAX_NAME_CHARS:
+        raise _RejectedError(f"code has more than the {MAX_NAME_CHARS} characters of a poolCode")
     return code
 
 

@@ -1,7 +1,7 @@
 """Warnings for operators, kept in memory: the codes and severities of 002."""
 
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
@@ -12,6 +12,7 @@ from flowcatalyst.message import Severity
 
 KEEP_S: Final = 8 * 3600.0
 MAX_WARNINGS: Final = 1000
+MAX_OF_A_KIND: Final = 100  # of one code from one source
 MAX_MESSAGE_CHARS: Final = 2000  # an endpoint or a sender may have a hand in the text
 
 
@@ -57,6 +58,7 @@ class WarningSink(Protocol):
     def add(self, code: WarningCode, severity: Severity, message: str, source: str) -> None: ...
 
 
+Kind = tuple[WarningCode, str]  # its code and its source
 _Key = tuple[WarningCode, Severity, str, str]
 
 
@@ -76,6 +78,11 @@ class Warning:  # noqa: A001 - the word operators know from 002
     def key(self) -> _Key:
         """What makes another one a repeat of this."""
         return (self.code, self.severity, self.message, self.source)
+
+    @property
+    def kind(self) -> Kind:
+        """What shares a bound: whoever can make up texts can do so within it."""
+        return (self.code, self.source)
 
 
 @dataclass(slots=True, frozen=True)
@@ -111,8 +118,38 @@ class WarningBook(WarningSink, Protocol):
     def acknowledge_all(self, wanted: WarningFilter) -> int: ...
 
 
+class _Shelves:
+    """The warnings of one code from one source."""
+
+    def __init__(self) -> None:
+        self.acknowledged: _Shelf = OrderedDict()
+        self.open: dict[Severity, _Shelf] = {severity: OrderedDict() for severity in Severity}
+
+    def __len__(self) -> int:
+        return len(self.acknowledged) + sum(map(len, self.open.values()))
+
+    def shelf_of(self, warning: Warning) -> _Shelf:
+        return self.acknowledged if warning.acknowledged else self.open[warning.severity]
+
+    def first_to_go(self, severity: Severity) -> Warning | None:
+        """What matters least here, and no more than a new one of this severity."""
+        shelves = [self.acknowledged, *(self.open[one] for one in Severity)]  # mildest first
+        for shelf in shelves[: list(Severity).index(severity) + 2]:
+            if shelf:
+                return next(iter(shelf.values()))
+        return None
+
+    def acknowledge(self, warning: Warning) -> None:
+        del self.shelf_of(warning)[warning.id]
+        warning.acknowledged = True
+        self.acknowledged[warning.id] = warning
+        by_age = sorted(self.acknowledged.values(), key=_age_order)
+        self.acknowledged = OrderedDict((one.id, one) for one in by_age)
+
+
 class WarningLog:
-    """At most 1,000 different warnings; a repeated one counts up; one not repeated for 8 hours is forgotten.
+    """At most 1,000 different warnings, 100 of them of one code from one source: whoever can make up texts, a sender
+    for one, pushes out only others like them. A repeated one counts up; one not repeated for 8 hours is forgotten.
 
     When there is no room, acknowledged ones go first, then the least severe, each time the oldest of them. A new one
     that is less severe than all the others is not kept.
@@ -122,9 +159,8 @@ class WarningLog:
         self.on_new = on_new  # told of each new warning, and of an acknowledged one that comes back; must not raise
         self._clock = clock
         self._ids = count(1)
-        self._by_key: dict[_Key, Warning] = {}
-        self._acknowledged: _Shelf = OrderedDict()
-        self._open: dict[Severity, _Shelf] = {severity: OrderedDict() for severity in Severity}
+        self._by_key: OrderedDict[_Key, Warning] = OrderedDict()  # the one not repeated for longest first
+        self._kinds: defaultdict[Kind, _Shelves] = defaultdict(_Shelves)  # none of them empty
 
     def add(self, code: WarningCode, severity: Severity, message: str, source: str) -> None:
         now = self._clock.wall()
@@ -133,9 +169,10 @@ class WarningLog:
         known = self._by_key.get((code, severity, message, source))
         if known is not None:
             self._repeat(known, now)
-        elif self._make_room_for(severity):
+        elif self._make_room_for(code, severity, source):
             warning = Warning(next(self._ids), code, severity, message, source, now, now)
-            self._put(warning)
+            self._by_key[warning.key] = warning
+            self._kinds[warning.kind].shelf_of(warning)[warning.id] = warning
             self._tell(warning)
 
     def list(self, wanted: WarningFilter = ANY_WARNING) -> list[Warning]:
@@ -148,20 +185,20 @@ class WarningLog:
     def open_by_severity(self) -> dict[Severity, int]:
         """How many warnings of each severity nobody has acknowledged."""
         self._forget_expired(self._clock.wall())
-        return {severity: len(shelf) for severity, shelf in self._open.items()}
+        return {severity: sum(len(kind.open[severity]) for kind in self._kinds.values()) for severity in Severity}
 
     def acknowledge(self, warning_id: int) -> Warning | None:
         """Somebody knows of it; a repeat makes it news again. None: there is no such warning."""
         warning = self._find(warning_id)
-        if warning is not None:
-            self._acknowledge([warning])
+        if warning is not None and not warning.acknowledged:
+            self._kinds[warning.kind].acknowledge(warning)
         return warning
 
     def acknowledge_all(self, wanted: WarningFilter = ANY_WARNING) -> int:
         """Acknowledge those that are not yet; returns how many."""
         new = [warning for warning in self.list(wanted) if not warning.acknowledged]
-        if new:
-            self._acknowledge(new)
+        for warning in new:
+            self._kinds[warning.kind].acknowledge(warning)
         return len(new)
 
     def delete(self, warning_id: int) -> bool:
@@ -178,33 +215,25 @@ class WarningLog:
             self._remove(warning)
         return len(found)
 
-    def _shelves(self) -> Iterator[_Shelf]:
-        """In the order in which they lose warnings when there is no room. Severities are listed mildest first."""
-        yield self._acknowledged
-        yield from self._open.values()
-
-    def _shelf_of(self, warning: Warning) -> _Shelf:
-        return self._acknowledged if warning.acknowledged else self._open[warning.severity]
-
-    def _put(self, warning: Warning) -> None:
-        self._by_key[warning.key] = warning
-        self._shelf_of(warning)[warning.id] = warning
-
     def _remove(self, warning: Warning) -> None:
         del self._by_key[warning.key]
-        del self._shelf_of(warning)[warning.id]
+        shelves = self._kinds[warning.kind]
+        del shelves.shelf_of(warning)[warning.id]
+        if not shelves:
+            del self._kinds[warning.kind]
 
     def _find(self, warning_id: int) -> Warning | None:
         self._forget_expired(self._clock.wall())
-        return next((shelf[warning_id] for shelf in self._shelves() if warning_id in shelf), None)
+        return next((warning for warning in self._by_key.values() if warning.id == warning_id), None)
 
     def _repeat(self, warning: Warning, now: float) -> None:
-        is_back = warning.acknowledged
-        del self._shelf_of(warning)[warning.id]
+        is_back, shelves = warning.acknowledged, self._kinds[warning.kind]
+        del shelves.shelf_of(warning)[warning.id]
         warning.count += 1
         warning.last_at = now
         warning.acknowledged = False
-        self._shelf_of(warning)[warning.id] = warning
+        shelves.shelf_of(warning)[warning.id] = warning
+        self._by_key.move_to_end(warning.key)
         if is_back:
             self._tell(warning)
 
@@ -212,30 +241,30 @@ class WarningLog:
         if self.on_new is not None:
             self.on_new(warning)
 
-    def _acknowledge(self, warnings: Iterable[Warning]) -> None:
-        for warning in warnings:
-            del self._shelf_of(warning)[warning.id]
-            warning.acknowledged = True
-            self._acknowledged[warning.id] = warning
-        by_age = sorted(self._acknowledged.values(), key=_age_order)
-        self._acknowledged = OrderedDict((warning.id, warning) for warning in by_age)
-
-    def _make_room_for(self, severity: Severity) -> bool:
+    def _make_room_for(self, code: WarningCode, severity: Severity, source: str) -> bool:
         """Drop a warning that matters no more than a new one of this severity. False: all that are here matter more."""
-        if len(self._by_key) < MAX_WARNINGS:
+        kind = self._kinds.get((code, source))
+        if kind is not None and len(kind) >= MAX_OF_A_KIND:
+            rivals = [kind.first_to_go(severity)]
+        elif len(self._by_key) >= MAX_WARNINGS:
+            rivals = [one.first_to_go(severity) for one in self._kinds.values()]
+        else:
             return True
-        for shelf in self._shelves():
-            if shelf:
-                self._remove(next(iter(shelf.values())))
-                return True
-            if shelf is self._open[severity]:
-                break
-        return False
+        candidates = [one for one in rivals if one is not None]
+        if not candidates:
+            return False
+        self._remove(min(candidates, key=_importance))
+        return True
 
     def _forget_expired(self, now: float) -> None:
-        for shelf in self._shelves():
-            while shelf and (oldest := next(iter(shelf.values()))).last_at + KEEP_S <= now:
-                self._remove(oldest)
+        while self._by_key and (oldest := next(iter(self._by_key.values()))).last_at + KEEP_S <= now:
+            self._remove(oldest)
+
+
+def _importance(warning: Warning) -> tuple[bool, int, tuple[float, int]]:
+    """What is acknowledged matters least, then what is mild, then what is old."""
+    rank = 0 if warning.acknowledged else list(Severity).index(warning.severity)
+    return (not warning.acknowledged, rank, _age_order(warning))
 
 
 def _age_order(warning: Warning) -> tuple[float, int]:

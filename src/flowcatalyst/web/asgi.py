@@ -27,6 +27,7 @@ from flowcatalyst.web.api import (
     test_endpoints,
     warnings,
 )
+from flowcatalyst.web.browser_headers import add_browser_headers
 from flowcatalyst.web.caller import refusals_noted
 from flowcatalyst.web.dependencies import TestBench
 from flowcatalyst.web.openapi import document_access, document_parameters, document_problems, openapi_config
@@ -91,6 +92,7 @@ def build_api(app: App, *, with_test_bench: bool = True) -> Litestar:
             "storage": Provide(lambda: storage, sync_to_thread=False),
         },
         guards=[*origin_guards(auth.mode), *access_guards(auth, app.clock), query_guard.refuse_unknown],
+        before_send=[add_browser_headers],
         exception_handlers=EXCEPTION_HANDLERS,
         after_exception=[refusals_noted(app.audit)],
         openapi_config=openapi_config(),

@@ -16,6 +16,7 @@ from litestar.openapi.spec.enums import OpenAPIType
 from flowcatalyst import __version__
 from flowcatalyst.config import AuthSettings
 from flowcatalyst.web.access import PROBES, READING_METHODS, is_receiver
+from flowcatalyst.web.browser_headers import POLICY, page_policy
 from flowcatalyst.web.problems import PROBLEM_MEDIA_TYPE, Problem, ProblemError, problem_response
 
 DESCRIPTION: Final = """\
@@ -46,6 +47,7 @@ def _as_problem(response: Response[Any]) -> Response[Any]:
     if response.status_code == HTTPStatus.NOT_FOUND:
         error = ProblemError(HTTPStatus.NOT_FOUND, "there is only /schema and /schema/openapi.json")
         return problem_response(error)
+    response.headers[POLICY] = _POLICY
     return response
 
 
@@ -166,6 +168,9 @@ h2 {{ border-bottom: 1px solid #d5dde5; margin-top: 2rem }} pre {{ white-space: 
 <p>The whole document for tools: <a href="/schema/openapi.json">/schema/openapi.json</a>. <a href="/">Home</a></p>
 {sections}
 </body></html>"""
+
+
+_POLICY: Final = page_policy(_PAGE.format(title="", version="", description="", sections=""))
 
 
 class OfflinePage(OpenAPIRenderPlugin):

@@ -2,7 +2,8 @@
 
 A page from anywhere can make a browser send requests here. Two checks stop that: a changing request must come from our
 own pages or from no page at all, and the Host must be no name that a stranger could have pointed at 127.0.0.1 (DNS
-rebinding).
+rebinding). Where a request comes from the browser says in Origin and in Sec-Fetch-Site. It may leave out one of them:
+some do not send Origin with every POST, and Sec-Fetch-Site comes over https or on this machine only.
 
 Which of them are needed depends on what a browser does by itself. Without credentials, both are. With basic ones only
 the first: the browser adds the credentials to requests of any page, but not under another name, and a name is what
@@ -11,7 +12,7 @@ people use to reach an API on the network. An API key is never added by a browse
 
 from http import HTTPStatus
 from ipaddress import ip_address
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from litestar.connection import ASGIConnection
@@ -20,6 +21,8 @@ from litestar.types import Guard
 
 from flowcatalyst.web.access import READING_METHODS
 from flowcatalyst.web.problems import ProblemError
+
+_NO_FOREIGN_SITE: Final = ("same-origin", "none")  # none: the user asked for it, not a page
 
 
 def origin_guards(mode: Literal["none", "api_key", "basic"]) -> list[Guard]:
@@ -46,8 +49,10 @@ async def refuse_foreign_names(connection: ASGIConnection[Any, Any, Any, Any], h
 async def refuse_foreign_pages(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     if connection.scope.get("method", "GET") in READING_METHODS:
         return
-    origin = connection.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != connection.headers.get("host", ""):
+    headers = connection.headers
+    origin = headers.get("origin")
+    foreign = origin is not None and urlsplit(origin).netloc != headers.get("host", "")
+    if foreign or headers.get("sec-fetch-site", "none") not in _NO_FOREIGN_SITE:
         raise ProblemError(HTTPStatus.FORBIDDEN, "a web page of another origin may not change anything here")
 
 

@@ -5,13 +5,14 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, get, post
+from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
 from flowcatalyst.operations.audit import AuditAction
 from flowcatalyst.routing.breaker import Breaker, BreakerState
 from flowcatalyst.web.caller import actor_of
 from flowcatalyst.web.dependencies import TheApp
+from flowcatalyst.web.listing import Offset, page_from
 from flowcatalyst.web.problems import ProblemError
 
 
@@ -43,13 +44,15 @@ class BreakersReset(msgspec.Struct, rename="camel"):
 
 
 @get("/monitoring/circuit-breakers", tags=["Monitoring"], summary="Circuit breakers")
-async def get_circuit_breakers(app: TheApp) -> list[BreakerView]:
+async def get_circuit_breakers(
+    request: Request[Any, Any, Any], app: TheApp, offset: Offset = 0
+) -> Response[list[BreakerView]]:
     """One for each endpoint that was called in the last hour, of the last 10,000 ones. While it is open no attempt is
-    spent on its endpoint.
+    spent on its endpoint. At most about 1 MiB of them: if there are more, the Link header leads to them.
     """
     now = app.clock.monotonic()
-    listed = sorted(app.breakers.items(), key=lambda item: item[0])
-    return [BreakerView.of(endpoint, breaker, now) for endpoint, breaker in listed]
+    listed = sorted(app.breakers.items(), key=lambda item: item[0])[offset:]
+    return page_from(request, (BreakerView.of(endpoint, breaker, now) for endpoint, breaker in listed), offset)
 
 
 @post(

@@ -1,30 +1,42 @@
 """/monitoring/dead-letters: messages that were never delivered, for a person to look at, replay or remove."""
 
+import asyncio
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Request, delete, get, post
+from litestar import Request, Response, delete, get, post
 from litestar.params import PathParameter, QueryParameter
 
 from flowcatalyst.app import App
 from flowcatalyst.errors import InvalidMessageError
-from flowcatalyst.message import DEFAULT_POOL, DispatchMode, MediationType, MessagePointer, parse_pointer
+from flowcatalyst.message import (
+    DEFAULT_POOL,
+    MAX_BODY_BYTES,
+    MAX_NAME_CHARS,
+    DispatchMode,
+    MediationType,
+    MessagePointer,
+    parse_pointer,
+)
 from flowcatalyst.operations.audit import AuditAction
 from flowcatalyst.operations.dead_letters import DeadLetter
 from flowcatalyst.web.caller import actor_of
 from flowcatalyst.web.dependencies import TheApp
+from flowcatalyst.web.listing import page_of
 from flowcatalyst.web.problems import ProblemError
-from flowcatalyst.web.secrets import mask_body, mask_token
+from flowcatalyst.web.secrets import mask_body, mask_echo, mask_target, secrets_of
 
 MAX_NUMBER: Final = 2**53 - 1  # what JSON can carry everywhere
 MAX_LISTED: Final = 1000
+READ_CHARS: Final = MAX_BODY_BYTES + 1  # of a body: all of it, if it can be a message of ours
+SHOWN_CHARS: Final = 64 * 1024  # of a body that is no message
 Number = Annotated[int, PathParameter(ge=1, le=MAX_NUMBER, description="Number of the dead letter")]
 
 
 class PointerView(msgspec.Struct, rename="camel"):
-    """A message without its token."""
+    """A message without its token, and its target without its query."""
 
     id: str
     mediation_target: str
@@ -38,7 +50,7 @@ class PointerView(msgspec.Struct, rename="camel"):
     def of(cls, pointer: MessagePointer) -> "PointerView":
         return cls(
             id=pointer.id,
-            mediation_target=pointer.mediation_target,
+            mediation_target=mask_target(pointer.mediation_target),
             pool_code=pointer.pool_code or DEFAULT_POOL,
             mediation_type=pointer.mediation_type or MediationType.HTTP,
             message_group_id=pointer.message_group_id,
@@ -48,7 +60,10 @@ class PointerView(msgspec.Struct, rename="camel"):
 
 
 class DeadLetterView(msgspec.Struct, rename="camel"):
-    """A message that ended here and why. `message` is null if the body is no message; then `body` shows it."""
+    """A message that ended here and why. `message` is null if the body is no message; then `body` shows its beginning.
+
+    Nobody sees tokens, queries of targets and what repeats them: they are masked.
+    """
 
     number: int
     message_id: str
@@ -61,6 +76,7 @@ class DeadLetterView(msgspec.Struct, rename="camel"):
     recorded_at: datetime
     message: PointerView | None
     body: str | None
+    body_truncated: bool
 
     @classmethod
     def of(cls, letter: DeadLetter) -> "DeadLetterView":
@@ -68,19 +84,20 @@ class DeadLetterView(msgspec.Struct, rename="camel"):
             pointer = parse_pointer(letter.body)
         except InvalidMessageError:
             pointer = None
-        token = None if pointer is None else pointer.auth_token
+        secrets = [] if pointer is None else secrets_of(pointer)
         return cls(
             number=letter.number,
             message_id=letter.message_id,
             queue=letter.queue,
-            group=letter.group,
-            reason=mask_token(letter.reason, token),
+            group=None if letter.group is None else letter.group[:MAX_NAME_CHARS],
+            reason=mask_echo(letter.reason, secrets),
             status=letter.status,
-            excerpt=mask_token(letter.excerpt, token),
+            excerpt=mask_echo(letter.excerpt, secrets),
             failures=letter.failures,
             recorded_at=datetime.fromtimestamp(letter.recorded_at, UTC),
             message=None if pointer is None else PointerView.of(pointer),
-            body=mask_body(letter.body) if pointer is None else None,
+            body=mask_body(letter.body[:SHOWN_CHARS]) if pointer is None else None,
+            body_truncated=pointer is None and len(letter.body) > SHOWN_CHARS,
         )
 
 
@@ -98,21 +115,28 @@ class Purged(msgspec.Struct, rename="camel"):
 
 @get("/monitoring/dead-letters", tags=["Dead letters"], summary="List dead letters")
 async def list_dead_letters(
+    request: Request[Any, Any, Any],
     app: TheApp,
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="At most so many")] = 100,
     after: Annotated[
         int,
         QueryParameter(ge=0, le=MAX_NUMBER, description="Only those with a number above this; the last one you have"),
     ] = 0,
-) -> list[DeadLetterView]:
-    """Oldest first."""
-    return [DeadLetterView.of(letter) for letter in await app.dead_letters.list(limit, after)]
+) -> Response[list[DeadLetterView]]:
+    """Oldest first, at most about 1 MiB of them: if there are more, the Link header leads to them."""
+    found = await app.dead_letters.list(limit, after, READ_CHARS)
+    more = bool(found) and await app.dead_letters.has_after(found[-1].number)
+    views = []
+    for letter in found:
+        views.append(DeadLetterView.of(letter))
+        await asyncio.sleep(0)  # to look for secrets in a large body takes some milliseconds
+    return page_of(request, views, lambda shown, last: {"after": last.number}, more=more)
 
 
 @get("/monitoring/dead-letters/{number:int}", tags=["Dead letters"], summary="Look at a dead letter")
 async def get_dead_letter(app: TheApp, number: Number) -> DeadLetterView:
     """The message, why it ended here, and what its endpoint answered."""
-    return DeadLetterView.of(await _find(app, number))
+    return DeadLetterView.of(await _find(app, number, READ_CHARS))
 
 
 @post(
@@ -169,8 +193,8 @@ async def delete_dead_letters(request: Request[Any, Any, Any], app: TheApp) -> P
     return Purged(purged)
 
 
-async def _find(app: App, number: int) -> DeadLetter:
-    letter = await app.dead_letters.get(number)
+async def _find(app: App, number: int, body_chars: int = -1) -> DeadLetter:
+    letter = await app.dead_letters.get(number, body_chars)
     if letter is None:
         raise _unknown(number)
     return letter

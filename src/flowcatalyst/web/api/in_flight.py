@@ -5,14 +5,15 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Request, get, post
+from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
 from flowcatalyst.app import App
-from flowcatalyst.message import DEFAULT_POOL, Delivery, DispatchMode
+from flowcatalyst.message import DEFAULT_POOL, MAX_NAME_CHARS, Delivery, DispatchMode
 from flowcatalyst.routing.explain import Wait
 from flowcatalyst.web.bodies import read_json
 from flowcatalyst.web.dependencies import TheApp
+from flowcatalyst.web.listing import Offset, page_from
 from flowcatalyst.web.openapi import with_json_body
 
 MAX_LISTED: Final = 1000
@@ -44,10 +45,13 @@ class InFlightMessage(msgspec.Struct, rename="camel"):
     waiting: WaitView
 
 
+_Id = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
+
+
 class IdsToCheck(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     """Ids of messages, as their senders know them."""
 
-    ids: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_CHECKED)]
+    ids: Annotated[list[_Id], msgspec.Meta(min_length=1, max_length=MAX_CHECKED)]
 
 
 class Whereabouts(StrEnum):
@@ -77,6 +81,7 @@ _ids_decoder = msgspec.json.Decoder(IdsToCheck)
 
 @get("/monitoring/in-flight-messages", tags=["Monitoring"], summary="Messages in the router")
 async def get_in_flight_messages(
+    request: Request[Any, Any, Any],
     app: TheApp,
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="At most so many")] = 100,
     message_id: Annotated[
@@ -84,8 +89,11 @@ async def get_in_flight_messages(
     ] = None,
     pool: Annotated[str | None, QueryParameter(description="Only messages in this pool")] = None,
     group: Annotated[str | None, QueryParameter(description="Only messages of this group")] = None,
-) -> list[InFlightMessage]:
-    """Those longest in the router first, each with what it waits for, behind whom, and until when."""
+    offset: Offset = 0,
+) -> Response[list[InFlightMessage]]:
+    """Those longest in the router first, each with what it waits for, behind whom, and until when. If there are more
+    than `limit`, or than about 1 MiB of them, the Link header leads to them.
+    """
     found = [
         delivery
         for delivery in app.tracker
@@ -95,7 +103,8 @@ async def get_in_flight_messages(
     ]
     found.sort(key=lambda delivery: delivery.arrived_at)
     now = app.clock.monotonic()
-    return [_view(app, delivery, now) for delivery in found[:limit]]
+    views = (_view(app, delivery, now) for delivery in found[offset : offset + limit])
+    return page_from(request, views, offset, more=len(found) > offset + limit)
 
 
 @post(

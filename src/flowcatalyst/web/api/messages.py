@@ -13,6 +13,7 @@ from litestar.params import QueryParameter
 from flowcatalyst.clock import IdSource
 from flowcatalyst.errors import InvalidMessageError
 from flowcatalyst.intake import NewMessage, Ready, prepare
+from flowcatalyst.message import MAX_NAME_CHARS
 from flowcatalyst.operations.audit import AuditAction
 from flowcatalyst.queues.contract import Published, Publisher
 from flowcatalyst.web.bodies import decode_json, read_json
@@ -146,9 +147,10 @@ def _prepare_item(raw: msgspec.Raw, ids: IdSource) -> Ready | MessageResult:
 def _id_in(item: bytes) -> str | None:
     """The id of an item that is wrong otherwise, so that its sender can tell which one it was."""
     try:
-        return _id_decoder.decode(item).id
+        found = _id_decoder.decode(item).id
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    return found if found is None else found[:MAX_NAME_CHARS]
 
 
 async def _publish(publisher: Publisher, items: Sequence[Ready | MessageResult]) -> PublishResults:

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Request, get, put
+from litestar import Request, Response, get, put
 from litestar.params import PathParameter
 
 from flowcatalyst.message import Result
@@ -19,6 +19,7 @@ from flowcatalyst.routing.pool import Pool
 from flowcatalyst.web.bodies import read_json
 from flowcatalyst.web.caller import actor_of
 from flowcatalyst.web.dependencies import TheApp
+from flowcatalyst.web.listing import Offset, page_from
 from flowcatalyst.web.openapi import with_json_body
 from flowcatalyst.web.problems import ProblemError
 
@@ -143,10 +144,13 @@ _decoder = msgspec.json.Decoder(PoolChange)
 
 
 @get("/monitoring/pool-stats", tags=["Monitoring"], summary="Pools")
-async def get_pool_stats(app: TheApp) -> list[PoolView]:
-    """Every pool with its limits, its load and its counts: since it was made and in the last 5 and 30 minutes."""
+async def get_pool_stats(request: Request[Any, Any, Any], app: TheApp, offset: Offset = 0) -> Response[list[PoolView]]:
+    """Every pool with its limits, its load and its counts: since it was made and in the last 5 and 30 minutes. At most
+    about 1 MiB of them: if there are more, the Link header leads to them.
+    """
     now = app.clock.monotonic()
-    return [PoolView.of(pool, now) for pool in app.router.pools.values()]
+    listed = list(app.router.pools.values())[offset:]
+    return page_from(request, (PoolView.of(pool, now) for pool in listed), offset)
 
 
 @put(

@@ -1,9 +1,10 @@
 """/monitoring/queue-stats and /monitoring/consumer-health: what the queues hold, and whether they are polled."""
 
 import asyncio
+from typing import Any
 
 import msgspec
-from litestar import get
+from litestar import Request, Response, get
 
 from flowcatalyst.app import App
 from flowcatalyst.operations.config_source import masked
@@ -12,6 +13,7 @@ from flowcatalyst.operations.watch import SILENT_CONSUMER_S
 from flowcatalyst.queues.consumer import Consumer
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.web.dependencies import TheApp
+from flowcatalyst.web.listing import Offset, page_from
 
 
 class QueueView(msgspec.Struct, rename="camel"):
@@ -38,20 +40,29 @@ class ConsumerView(msgspec.Struct, rename="camel"):
 
 
 @get("/monitoring/queue-stats", tags=["Monitoring"], summary="Queues")
-async def get_queue_stats(app: TheApp) -> list[QueueView]:
+async def get_queue_stats(
+    request: Request[Any, Any, Any], app: TheApp, offset: Offset = 0
+) -> Response[list[QueueView]]:
     """How many messages each queue holds: waiting to be received, leased by a router, or delayed.
 
     The numbers may be a second old: all who ask share one reading. A queue that cannot be asked is listed without
-    numbers; it holds up nobody else.
+    numbers; it holds up nobody else. At most about 1 MiB of them: if there are more, the Link header leads to them.
     """
-    return await asyncio.gather(*(_queue_view(app, name, queue) for name, queue in app.queues_to_show().items()))
+    listed = list(app.queues_to_show().items())[offset:]
+    views = await asyncio.gather(*(_queue_view(app, name, queue) for name, queue in listed))
+    return page_from(request, views, offset)
 
 
 @get("/monitoring/consumer-health", tags=["Monitoring"], summary="Consumers")
-async def get_consumer_health(app: TheApp) -> list[ConsumerView]:
-    """One for each queue that is polled; none on a standby. One without a poll for a minute is restarted."""
+async def get_consumer_health(
+    request: Request[Any, Any, Any], app: TheApp, offset: Offset = 0
+) -> Response[list[ConsumerView]]:
+    """One for each queue that is polled; none on a standby. One without a poll for a minute is restarted. At most about
+    1 MiB of them: if there are more, the Link header leads to them.
+    """
     now = app.clock.monotonic()
-    return [_consumer_view(name, consumer, now) for name, consumer in polling_consumers(app).items()]
+    listed = list(polling_consumers(app).items())[offset:]
+    return page_from(request, (_consumer_view(name, consumer, now) for name, consumer in listed), offset)
 
 
 def _consumer_view(name: str, consumer: Consumer, now: float) -> ConsumerView:

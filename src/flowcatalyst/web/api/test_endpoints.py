@@ -12,6 +12,7 @@ from litestar.openapi import ResponseSpec
 from litestar.params import PathParameter, QueryParameter
 
 from flowcatalyst.clock import IdSource
+from flowcatalyst.message import MAX_NAME_CHARS
 from flowcatalyst.web.bodies import read_json
 from flowcatalyst.web.dependencies import TheTestBench
 from flowcatalyst.web.openapi import with_json_body
@@ -25,7 +26,7 @@ PENDING_S: Final = 30
 class Received(msgspec.Struct, rename="camel"):
     """What the router sends."""
 
-    message_id: str
+    message_id: Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
 
 
 class ReceiverAnswer(msgspec.Struct, rename="camel", omit_defaults=True):

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Request, delete, get, post
+from litestar import Request, Response, delete, get, post
 from litestar.di import NamedDependency, Provide
 from litestar.params import PathParameter, QueryParameter
 
@@ -15,6 +15,7 @@ from flowcatalyst.operations.audit import AuditAction
 from flowcatalyst.operations.warnings import Warning, WarningCode, WarningFilter  # noqa: A004
 from flowcatalyst.web.caller import actor_of
 from flowcatalyst.web.dependencies import TheApp
+from flowcatalyst.web.listing import Offset, page_from
 from flowcatalyst.web.problems import FieldProblem, ProblemError
 
 MAX_ID: Final = 2**53 - 1  # what JSON can carry everywhere
@@ -98,9 +99,13 @@ Wanted = NamedDependency[WarningFilter]
 
 
 @get("/monitoring/warnings", dependencies=_FILTERED, tags=["Warnings"], summary="List warnings")
-async def get_warnings(app: TheApp, wanted: Wanted) -> list[WarningView]:
-    """Newest first; one that did not come again for eight hours is forgotten."""
-    return [WarningView.of(warning) for warning in app.warnings.list(wanted)]
+async def get_warnings(
+    request: Request[Any, Any, Any], app: TheApp, wanted: Wanted, offset: Offset = 0
+) -> Response[list[WarningView]]:
+    """Newest first; one that did not come again for eight hours is forgotten. At most about 1 MiB of them: if there are
+    more, the Link header leads to them.
+    """
+    return page_from(request, map(WarningView.of, app.warnings.list(wanted)[offset:]), offset)
 
 
 @post(

@@ -129,6 +129,11 @@ class Delivery(msgspec.Struct, eq=False):
         return self.source.capabilities.ordered_redelivery
 
     @property
+    def is_shown_again(self) -> bool:
+        """It can go back, or is lost itself, when one before it was lost."""
+        return self.returns_in_order or not self.source.holds(self)
+
+    @property
     def blocks_group(self) -> bool:
         mode = self.pointer.dispatch_mode
         return mode is None or mode is DispatchMode.BLOCK_ON_ERROR

@@ -40,6 +40,7 @@ class WarningCode(StrEnum):
     QUEUE_RECOVERED = "QUEUE_RECOVERED"  # it can be read again
     QUEUE_SETUP = "QUEUE_SETUP"  # the way it is set up at its broker asks for trouble
     QUEUE_BACKLOG = "QUEUE_BACKLOG"  # long, or growing
+    LOCAL_SHORTAGE = "LOCAL_SHORTAGE"  # this machine lacks files, memory or ports to deliver with
     STANDBY = "STANDBY"  # primary or standby now, or the lock cannot be reached
     WATCHER_DIED = "WATCHER_DIED"
     NOTIFICATION_FAILED = "NOTIFICATION_FAILED"

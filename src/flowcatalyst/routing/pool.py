@@ -10,6 +10,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Final
 
+from flowcatalyst.errors import LocalShortageError
 from flowcatalyst.message import DEFAULT_POOL, Ack, Delivery, Nack, Outcome, Reject, Retry, Severity, Verdict
 from flowcatalyst.observe.stats import PoolStats
 from flowcatalyst.observe.windows import PoolWindows
@@ -25,6 +26,7 @@ from flowcatalyst.routing.pool_tools import PoolTools
 from flowcatalyst.routing.rate import SlidingWindow
 
 LEASE_PATIENCE_S: Final = 1.0
+SHORTAGE_PAUSE_S: Final = 1.0  # before another try where this machine lacked what an attempt takes
 RETURN_GRACE_S: Final = 30.0  # beyond its delay, for a nacked message whose group other queues feed too
 
 
@@ -184,11 +186,8 @@ class Pool:
             self._drained.set()
 
     def withdraw(self, delivery: Delivery) -> bool:
-        """Forget a message that is no longer ours. Those behind it that its queue shows again after it are nacked.
-
-        True if it was waiting here; one in flight ends by itself.
-        """
-        cut_off = self._scheduler.cut(delivery, _is_shown_again)
+        """Forget a message that is no longer ours, nack what its queue shows again after it. True: it waited here."""
+        cut_off = self._scheduler.cut(delivery, attrgetter("is_shown_again"))
         for follower in cut_off[1:]:
             self._nack(follower, self._tools.delays.follower_s)
         if cut_off:
@@ -270,7 +269,7 @@ class Pool:
         source = delivery.source
         if not source.holds(delivery):
             self._scheduler.put_back(delivery)
-            for lost in self._scheduler.cut(delivery, _is_shown_again):
+            for lost in self._scheduler.cut(delivery, attrgetter("is_shown_again")):
                 self._nack(lost, 0.0)  # says that it is no longer ours; its queue knows
             return False
         if source.capabilities.ordered_redelivery:
@@ -301,12 +300,15 @@ class Pool:
 
     async def _process(self, delivery: Delivery) -> None:
         """One attempt and what follows from it."""
-        tools, concluded = self._tools, False
+        tools, concluded, waits_for = self._tools, False, ""
         outcome: Outcome | None = None
         timeout_s = self._endpoints.timeout_s(delivery.pointer.mediation_target, delivery.attempt_at)
         try:
             try:
                 outcome = await tools.mediator.attempt(delivery.pointer, timeout_s)
+            except LocalShortageError as shortage:  # there was no attempt
+                waits_for = self._judge.no_attempt(delivery, shortage)
+                return
             except Exception as error:  # a bug of ours must not cost a slot or a message
                 outcome = policy.interpret_failure(error)
                 self._judge.warn(Severity.WARN, f"attempt failed unexpectedly: {error!r}")
@@ -319,7 +321,7 @@ class Pool:
             concluded = True
         finally:
             if not concluded:
-                self._abandon(delivery, attempted=outcome is not None)
+                self._abandon(delivery, attempted=outcome is not None, waits_for=waits_for)
 
     def _end_attempt(self, delivery: Delivery, outcome: Outcome | None, now: float) -> None:
         """Tell breaker and shares that the attempt ended, and let go who waited for that. None: it was cut off."""
@@ -372,7 +374,7 @@ class Pool:
             self._nack_waiting(delivery)
         self._pump_soon()
 
-    def _abandon(self, delivery: Delivery, *, attempted: bool) -> None:
+    def _abandon(self, delivery: Delivery, *, attempted: bool, waits_for: str = "") -> None:
         """The attempt was cancelled: whether the endpoint got it is unknown, so the message stays ours to nack."""
         if not attempted:
             self._end_attempt(delivery, None, self._now())
@@ -381,6 +383,8 @@ class Pool:
             self._nack_waiting(delivery)
         elif attempted:
             self._hold(delivery, self._tools.delays.give_back_s, "an error of ours: its attempt was not judged")
+        elif waits_for:
+            self._hold(delivery, SHORTAGE_PAUSE_S, waits_for)
         else:
             self._scheduler.put_back(delivery)
 
@@ -443,8 +447,3 @@ class Pool:
     def _tell_room(self) -> None:
         if self.admission.asked_in_vain and (self.draining or self.room):
             self.admission.tell()
-
-
-def _is_shown_again(delivery: Delivery) -> bool:
-    """Whether a message can go back, or is lost itself, when one before it was lost."""
-    return delivery.returns_in_order or not delivery.source.holds(delivery)

@@ -3,10 +3,12 @@
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +59,26 @@ async def probe(port: int, seconds: float) -> list[float]:
 async def phase(options: argparse.Namespace, name: str, kinds: list[str], seconds: float) -> None:
     """A router of its own for each attack, so that none is measured with what another one left behind."""
     with tempfile.TemporaryDirectory() as folder, nginx_sink(Path(folder)) as target:
+        # The router has a processor to itself, so that it is not measured what attackers on the same one take from it.
+        first, *others = sorted(os.sched_getaffinity(0))
+        alone, elsewhere = (["taskset", "-c", str(first)], [first, *others][1:]) if others else ([], [first])
         limit = ["sh", "-c", f'ulimit -n {options.files}; exec "$@"', "sh"] if options.files else []
-        command = [*limit, sys.executable, "-m", "bench.flood.router", folder, target, str(options.rate)]
+        command = [*alone, *limit, sys.executable, "-m", "bench.flood.router", folder, target, str(options.rate)]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         assert process.stdout is not None
         router = Router(process, json.loads(await process.stdout.readline())["port"])
         watching = asyncio.ensure_future(router.watch())
         attack = [sys.executable, "-m", "bench.flood.attacks", str(router.port), str(options.connections), *kinds]
         attacker = await asyncio.create_subprocess_exec(*attack)
+        os.sched_setaffinity(attacker.pid, elsewhere)
         try:
             await asyncio.sleep(2)
             router.seconds.clear()
             waits = await probe(router.port, seconds)
             seen = list(router.seconds)
         finally:
-            attacker.kill()
+            with suppress(ProcessLookupError):  # without an attack it has ended
+                attacker.kill()
             await attacker.wait()
             process.kill()
             await process.wait()

@@ -260,6 +260,9 @@ class Settings(BaseSettings):
     )
     host: str = Field("127.0.0.1", description="Address of the API")
     port: int = Field(8080, ge=0, le=65535, description="Port of the API; 0 takes a free one")
+    api_connections: int = Field(
+        512, ge=4, description="Most connections to the API; never more than a quarter of the files it may open"
+    )
     data_dir: Path = Field(Path("data"), description="Folder for the embedded queue and the dead letters")
     pools: list[PoolSettings] = Field(
         default_factory=lambda: [

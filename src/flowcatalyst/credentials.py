@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Final, Self
 
 SCRYPT_COST: Final = (2**13, 8, 1)  # n, r, p: about 20 ms and 8 MiB
-MAX_SCRYPT_WORK: Final = 2**18  # n * r * p: four times ours, since a check holds up the event loop
+MAX_SCRYPT_WORK: Final = 2**18  # n * r * p: four times ours, since checks wait for each other
 SALT_BYTES: Final = 16
 DIGEST_BYTES: Final = 32
 

@@ -1,5 +1,20 @@
 """Every error FlowCatalyst raises, sorted by what a caller can do about it."""
 
+import errno
+from typing import Final
+
+# What this machine may lack to open a connection, whoever it is to, and what to do about it.
+_NO_MEMORY: Final = "this machine has no memory left for connections: free some, or lower the concurrency of its pools"
+LOCAL_SHORTAGES: Final = {
+    errno.EMFILE: "this process has used up its file descriptors: raise its limit of open files (LimitNOFILE, "
+    "ulimit -n), or lower the concurrency of its pools",
+    errno.ENFILE: "this machine has used up its file descriptors: raise fs.file-max, or stop what holds them",
+    errno.ENOBUFS: _NO_MEMORY,
+    errno.ENOMEM: _NO_MEMORY,
+    errno.EADDRNOTAVAIL: "this machine has no address or port left to connect from: let endpoints keep connections "
+    "open, or widen net.ipv4.ip_local_port_range",
+}
+
 
 class FlowCatalystError(Exception):
     """Something went wrong inside FlowCatalyst."""
@@ -30,6 +45,13 @@ class StorageUnavailableError(StorageError):
 
 class DeliveryError(FlowCatalystError):
     """An HTTP request got no usable response."""
+
+
+class LocalShortageError(DeliveryError):
+    """This machine cannot open a connection at the moment: nothing was sent, nobody is to blame."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"deliveries wait ({errno.errorcode[number]}): {LOCAL_SHORTAGES[number]}")
 
 
 class ConnectError(DeliveryError):

@@ -17,6 +17,7 @@ from flowcatalyst import queue_factory
 from flowcatalyst.app import App
 from flowcatalyst.config import Settings
 from flowcatalyst.queues.embedded import EmbeddedQueue
+from flowcatalyst.web.reception import ConnectionLimits
 from flowcatalyst.web.server import Listening, serve
 
 DEADLINE_S = 20.0
@@ -132,10 +133,12 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def run_router(folder: Path, **settings: Any) -> AsyncIterator[Running]:
+async def run_router(
+    folder: Path, *, limits: ConnectionLimits | None = None, **settings: Any
+) -> AsyncIterator[Running]:
     with pytest.MonkeyPatch.context() as patch:
         # A stop waits for the poll under way.
         patch.setattr(queue_factory, "EmbeddedQueue", partial(EmbeddedQueue, long_poll_s=0.05))
         app = App(Settings(data_dir=folder, port=0, **settings))
-        async with serve(app) as listening, aiohttp.ClientSession(listening.url) as session:
+        async with serve(app, limits=limits) as listening, aiohttp.ClientSession(listening.url) as session:
             yield Running(app, Client(session), listening)

@@ -46,16 +46,16 @@ UNREACHABLE = Outcome(Result.ERROR_CONNECTION, ErrorKind.NETWORK_ERROR, retryabl
 
 @dataclass(slots=True)
 class ScriptedEndpoint:
-    """Answers each message from its own script, then with OK; remembers when attempts began and ended."""
+    """Answers each message from its own script, or raises; then with OK. Remembers when attempts began and ended."""
 
     latency_s: float = 0.1
     starts: list[tuple[float, str]] = field(default_factory=list)
     ends: list[tuple[float, str]] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
-    _scripts: dict[str, deque[Outcome]] = field(default_factory=lambda: defaultdict(deque))
+    _scripts: dict[str, deque[Outcome | Exception]] = field(default_factory=lambda: defaultdict(deque))
 
-    def answers(self, message_id: str, *outcomes: Outcome) -> None:
+    def answers(self, message_id: str, *outcomes: Outcome | Exception) -> None:
         self._scripts[message_id].extend(outcomes)
 
     async def attempt(self, pointer: MessagePointer, timeout_s: float | None = None) -> Outcome:
@@ -69,7 +69,10 @@ class ScriptedEndpoint:
             self.in_flight -= 1
         self.ends.append((loop.time(), pointer.id))
         script = self._scripts.get(pointer.id)
-        return script.popleft() if script else OK
+        outcome = script.popleft() if script else OK
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
 
     @property
     def started(self) -> list[str]:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import resource
 import signal
 import sqlite3
 import sys
@@ -147,14 +148,16 @@ async def router_process(
     command: Sequence[object] = ("up",),
     env: Mapping[str, str] | None = None,
     stderr: int | None = None,
+    files: tuple[int, int] | None = None,
 ) -> AsyncIterator[RouterProcess]:
     """A command that routes, on a free port; killed at the end of the block if it still runs.
 
+    With `files` it begins with that soft and hard limit of open files.
     With `crash_at` the variable of the test build is set; only `tests.support.crashing_router` honours it.
     """
     crash = {} if crash_at is None else {CRASH_VARIABLE: crash_at}
     starting = starting_process(
-        folder, waits, module=module, command=command, env={**crash, **(env or {})}, stderr=stderr
+        folder, waits, module=module, command=command, env={**crash, **(env or {})}, stderr=stderr, files=files
     )
     async with starting as router:
         assert router.process.stdout is not None
@@ -174,6 +177,7 @@ async def starting_process(
     command: Sequence[object] = ("up",),
     env: Mapping[str, str] | None = None,
     stderr: int | None = None,
+    files: tuple[int, int] | None = None,
 ) -> AsyncIterator[RouterProcess]:
     """The same, but not waited for: it has no address yet. What it logs goes to the file, or to `stderr`."""
     config = folder / "flowcatalyst.toml"
@@ -187,6 +191,7 @@ async def starting_process(
             stderr=errors if stderr is None else stderr,
             cwd=ROOT,
             env={**os.environ, "PYTHONFAULTHANDLER": "1", **(env or {})},
+            preexec_fn=None if files is None else lambda: resource.setrlimit(resource.RLIMIT_NOFILE, files),
         )
     try:
         yield RouterProcess(process, "", folder / "data", log)

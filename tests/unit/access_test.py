@@ -1,7 +1,9 @@
 """Who is let in: hashes, the check of credentials, and the settings that belong to it."""
 
+import asyncio
 import base64
 import hmac
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +79,8 @@ def test_the_highest_permitted_cost_can_be_computed() -> None:
     assert not stored.matches(b"x")
 
 
-def role_of(check: CredentialCheck, credentials: bytes) -> Role | None:
-    found = check.identify(credentials)
+async def role_of(check: CredentialCheck, credentials: bytes) -> Role | None:
+    found = await check.identify(credentials)
     return None if found is None else found.role
 
 
@@ -103,16 +105,16 @@ def key_check() -> KeyCheck:
         ("日本", None),
     ],
 )
-def test_a_key_has_the_role_of_its_entry_and_anything_else_has_none(key: str, role: Role | None) -> None:
-    assert role_of(key_check(), key.encode()) is role
+async def test_a_key_has_the_role_of_its_entry_and_anything_else_has_none(key: str, role: Role | None) -> None:
+    assert await role_of(key_check(), key.encode()) is role
 
 
-def test_every_entry_is_compared_in_constant_time_also_after_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_entry_is_compared_in_constant_time_also_after_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = count_comparisons(monkeypatch)
     check = key_check()
     for key in (b"first", b"reader", b"nobody's"):
         compared.clear()
-        role_of(check, key)
+        await role_of(check, key)
         assert len(compared) == 4
 
 
@@ -183,61 +185,84 @@ def count_slow_checks(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     return checked
 
 
-def test_a_password_belongs_to_its_name() -> None:
+async def test_a_password_belongs_to_its_name() -> None:
     check = password_check(SetClock())
-    assert role_of(check, b"ann:anns password") is Role.ADMIN
-    assert role_of(check, "böb:böbs password".encode()) is Role.READ_ONLY
-    assert role_of(check, "ann:böbs password".encode()) is None
-    assert role_of(check, b":anns password") is None
+    assert await role_of(check, b"ann:anns password") is Role.ADMIN
+    assert await role_of(check, "böb:böbs password".encode()) is Role.READ_ONLY
+    assert await role_of(check, "ann:böbs password".encode()) is None
+    assert await role_of(check, b":anns password") is None
 
 
-def test_a_right_password_is_checked_once_and_only_its_trace_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_right_password_is_checked_once_and_only_its_trace_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     check = password_check(SetClock())
     checked = count_slow_checks(monkeypatch)
     for _ in range(100):
-        assert role_of(check, b"ann:anns password") is Role.ADMIN
+        assert await role_of(check, b"ann:anns password") is Role.ADMIN
     assert checked == [b"anns password"]
     assert len(check._remembered) == 1
     assert "anns password" not in repr(vars(check))
 
 
-def test_an_unknown_name_costs_the_same_check_as_a_wrong_password(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unknown_name_costs_the_same_check_as_a_wrong_password(monkeypatch: pytest.MonkeyPatch) -> None:
     check = password_check(SetClock())
     checked = count_slow_checks(monkeypatch)
-    assert role_of(check, b"ann:wrong") is None
-    assert role_of(check, b"nobody:wrong") is None
+    assert await role_of(check, b"ann:wrong") is None
+    assert await role_of(check, b"nobody:wrong") is None
     assert checked == [b"wrong", b"wrong"]
     assert check._remembered == {}
 
 
-def test_what_is_no_name_and_password_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_passwords_are_checked_beside_the_loop_and_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = password_check(SetClock())
+    threads: list[int] = []
+    at_once = 0
+
+    def matches(self: PasswordHash, password: bytes) -> bool:
+        nonlocal at_once
+        at_once += 1
+        threads.append(at_once if threading.current_thread() is not threading.main_thread() else 0)
+        threading.Event().wait(0.01)
+        at_once -= 1
+        return False
+
+    monkeypatch.setattr(PasswordHash, "matches", matches)
+    answers = await asyncio.gather(
+        *(role_of(check, b"ann:%d" % number) for number in range(20)), return_exceptions=True
+    )
+    assert threads == [1] * MAX_FAILED_PASSWORDS_PER_S
+    assert [type(answer) for answer in answers] == [type(None)] * 5 + [TooManyFailuresError] * 15
+
+
+async def test_what_is_no_name_and_password_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     check = password_check(SetClock())
     checked = count_slow_checks(monkeypatch)
     for _ in range(100):
-        assert role_of(check, b"") is None
+        assert await role_of(check, b"") is None
     assert checked == []
 
 
-def test_wrong_passwords_that_come_fast_are_refused_unseen_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_wrong_passwords_that_come_fast_are_refused_unseen_for_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SetClock()
     check = password_check(clock)
     checked = count_slow_checks(monkeypatch)
     for number in range(MAX_FAILED_PASSWORDS_PER_S):
-        assert role_of(check, b"ann:wrong%d" % number) is None
+        assert await role_of(check, b"ann:wrong%d" % number) is None
     for _ in range(100):
         with pytest.raises(TooManyFailuresError):
-            role_of(check, b"ann:anns password")
+            await role_of(check, b"ann:anns password")
     assert len(checked) == MAX_FAILED_PASSWORDS_PER_S
     clock.now += 1
-    assert role_of(check, b"ann:anns password") is Role.ADMIN
+    assert await role_of(check, b"ann:anns password") is Role.ADMIN
 
 
-def test_who_was_let_in_before_is_not_kept_out_by_the_failures_of_others() -> None:
+async def test_who_was_let_in_before_is_not_kept_out_by_the_failures_of_others() -> None:
     check = password_check(SetClock())
-    assert role_of(check, b"ann:anns password") is Role.ADMIN
+    assert await role_of(check, b"ann:anns password") is Role.ADMIN
     for _ in range(MAX_FAILED_PASSWORDS_PER_S):
-        role_of(check, b"ann:wrong")
-    assert role_of(check, b"ann:anns password") is Role.ADMIN
+        await role_of(check, b"ann:wrong")
+    assert await role_of(check, b"ann:anns password") is Role.ADMIN
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def router(
 def _run(settings: Settings, *, demo: bool, with_test_bench: bool) -> None:
     os.umask(0o077)  # queue and dead letters hold tokens: nobody else may read them
     interpreter.tune()
+    interpreter.raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             clean = runner.run(_serve(settings, demo, with_test_bench))

@@ -99,7 +99,7 @@ class HttpClient(Protocol):
 
     `timeout_s` is the total deadline of one request where it should be shorter than the client's own.
 
-    Raises `ConnectError`, `ConnectionBrokenError`, `RequestTimeoutError` or `TargetRefusedError`.
+    Raises `LocalShortageError`, `ConnectError`, `ConnectionBrokenError`, `RequestTimeoutError` or `TargetRefusedError`.
     """
 
     async def post(

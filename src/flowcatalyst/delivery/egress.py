@@ -10,7 +10,13 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from typing import Final
 
 from flowcatalyst.delivery.resolver import Address, SystemResolver
-from flowcatalyst.errors import ConfigurationError, ConnectError, TargetRefusedError
+from flowcatalyst.errors import (
+    LOCAL_SHORTAGES,
+    ConfigurationError,
+    ConnectError,
+    LocalShortageError,
+    TargetRefusedError,
+)
 
 Resolver = Callable[[str, int], Awaitable[list[Address]]]
 
@@ -144,6 +150,8 @@ class EgressGuard:
         try:
             found = await self._resolver(host, port)
         except OSError as error:
+            if error.errno in LOCAL_SHORTAGES:
+                raise LocalShortageError(error.errno) from None
             raise ConnectError(f"{host} cannot be resolved: {error}") from None
         if not found:
             raise ConnectError(f"{host} cannot be resolved: it has no address")

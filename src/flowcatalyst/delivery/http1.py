@@ -17,8 +17,9 @@ from flowcatalyst.delivery.contract import MAX_BODY_BYTES, Origin, Response, Tar
 from flowcatalyst.delivery.egress import EgressGuard
 from flowcatalyst.delivery.http1_connection import Connection, NotSentError, encode_request
 from flowcatalyst.delivery.http1_pool import OriginPool, PoolLimits
+from flowcatalyst.delivery.shortage import shortage_among
 from flowcatalyst.delivery.tls import system_context
-from flowcatalyst.errors import ConnectError, RequestTimeoutError
+from flowcatalyst.errors import ConnectError, LocalShortageError, RequestTimeoutError
 
 DEFAULT_MAX_CONNECTIONS: Final = 1024
 MAX_DISTRUSTED: Final = 4096
@@ -154,7 +155,7 @@ class Http1Client:
 
     async def _dial_first(self, pool: OriginPool, target: Target, addresses: list[str]) -> Connection:
         """The first connection that comes about. An address that takes its time does not keep the next one waiting."""
-        failures: list[str] = []
+        failures: dict[str, OSError | ValueError] = {}
         dials: dict[asyncio.Task[Connection], str] = {}
         try:
             while addresses or dials:
@@ -172,12 +173,15 @@ class Http1Client:
                     error = error or ConnectionResetError("the server closed the connection at once")
                     if not isinstance(error, OSError | ValueError):  # ValueError: TLS cannot verify such a host name
                         raise error
-                    failures.append(f"{dials.pop(dial)}: {error}")
+                    failures[dials.pop(dial)] = error
         finally:
             for dial in dials:
                 dial.cancel()
                 dial.add_done_callback(_discard_loser)
-        raise ConnectError(f"{pool.label} cannot be reached ({'; '.join(failures)})")
+        if (number := shortage_among(failures.values())) is not None:
+            raise LocalShortageError(number)
+        reasons = "; ".join(f"{address}: {error}" for address, error in failures.items())
+        raise ConnectError(f"{pool.label} cannot be reached ({reasons})")
 
     async def _dial(self, pool: OriginPool, target: Target, address: str) -> Connection:
         secure = target.scheme == "https"

@@ -5,6 +5,7 @@ address the egress guard has checked. It can dial nothing else.
 """
 
 import asyncio
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,10 +22,12 @@ from pyreqwest.request import StreamRequest
 from flowcatalyst.clock import Clock
 from flowcatalyst.delivery.contract import MAX_BODY_BYTES, Origin, Response, Target, check_header
 from flowcatalyst.delivery.egress import EgressGuard
+from flowcatalyst.delivery.shortage import shortage_among, shortage_of_files
 from flowcatalyst.errors import (
     ConnectError,
     ConnectionBrokenError,
     DeliveryError,
+    LocalShortageError,
     RequestTimeoutError,
     TargetRefusedError,
 )
@@ -36,6 +39,7 @@ ADDRESS_TRUSTED_S: Final = 30.0  # then the name is resolved again, in case it m
 # its ConnectError as well for a connection that breaks under a request.
 _NOT_CONNECTED: Final = "client error (Connect)"
 UNREADABLE: Final = b"?"
+_SYSTEM_ERROR: Final = re.compile(r"\(os error (\d+)\)")
 
 
 @dataclass(slots=True)
@@ -87,7 +91,7 @@ class Http2Client:
             check_header(name, value)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(timeout_s or self._request_timeout_s, self._request_timeout_s)
-        failures = []
+        failures: dict[str, PyreqwestError] = {}
         try:
             async with asyncio.timeout_at(deadline):
                 addresses = await self._addresses(target)
@@ -100,11 +104,14 @@ class Http2Client:
                     except PyreqwestError as error:
                         if not _is_not_connected(error):
                             raise _translated(target, error) from None
-                        failures.append(f"{address}: {_reason(error)}")
+                        failures[address] = error
                         self._forget(target.origin, pinned)
         except TimeoutError:
             raise RequestTimeoutError(f"{_label(target)} did not answer completely before the deadline") from None
-        raise ConnectError(f"{_label(target)} cannot be reached ({'; '.join(failures)})")
+        if (number := shortage_among(_system_error(error) for error in failures.values())) is not None:
+            raise LocalShortageError(number)
+        reasons = "; ".join(f"{address}: {_reason(error)}" for address, error in failures.items())
+        raise ConnectError(f"{_label(target)} cannot be reached ({reasons})")
 
     async def close(self) -> None:
         """Close every client; requests on the way fail."""
@@ -172,7 +179,12 @@ class Http2Client:
         )
         if self._root_certificates_pem is not None:
             builder = builder.add_root_certificate_pem(self._root_certificates_pem)
-        return builder.build()
+        try:
+            return builder.build()
+        except BuilderError:  # it reads the certificates of the system
+            if (number := shortage_of_files()) is not None:
+                raise LocalShortageError(number) from None
+            raise
 
 
 def _build(
@@ -248,6 +260,12 @@ def _causes(error: PyreqwestError) -> list[str]:
 def _reason(error: PyreqwestError) -> str:
     """The innermost cause, which says most."""
     return (_causes(error) or [error.message])[-1]
+
+
+def _system_error(error: PyreqwestError) -> OSError:
+    """What the system said; pyreqwest tells it in words only."""
+    found = _SYSTEM_ERROR.search(_reason(error))
+    return OSError(int(found[1]) if found else 0, _reason(error))
 
 
 def _is_not_connected(error: PyreqwestError) -> bool:

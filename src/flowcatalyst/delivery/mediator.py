@@ -7,7 +7,7 @@ import msgspec
 
 from flowcatalyst.clock import Clock
 from flowcatalyst.delivery.contract import WHOLE, HttpClient, parse_target
-from flowcatalyst.errors import DeliveryError, TargetRefusedError
+from flowcatalyst.errors import DeliveryError, LocalShortageError, TargetRefusedError
 from flowcatalyst.message import MessagePointer, Outcome
 from flowcatalyst.routing import policy
 
@@ -42,7 +42,10 @@ def origin_of(url: str) -> str:
 
 
 class Mediator:
-    """Delivers pointers. Whatever an endpoint does becomes an `Outcome`, never an exception."""
+    """Delivers pointers. Whatever an endpoint does becomes an `Outcome`, never an exception.
+
+    `LocalShortageError`: there was no attempt, for want of something on this machine.
+    """
 
     def __init__(self, http: HttpClient, https: HttpClient, clock: Clock) -> None:
         self._http = http
@@ -56,6 +59,8 @@ class Mediator:
             client = self._https if target.scheme == "https" else self._http
             body = b'{"messageId":%b}' % msgspec.json.encode(pointer.id)
             response = await client.post(target, self._headers(pointer.auth_token), body, timeout_s)
+        except LocalShortageError:
+            raise
         except DeliveryError as error:
             return policy.interpret_failure(error)
         status = response.status

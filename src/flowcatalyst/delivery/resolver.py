@@ -6,6 +6,7 @@ few seconds. A thread that hangs stays with its name until it returns; who asks 
 """
 
 import asyncio
+import errno
 import socket
 import threading
 from collections import OrderedDict
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flowcatalyst.clock import Clock, SystemClock
+from flowcatalyst.delivery.shortage import shortage_of_files
 
 Address = tuple[int, str]  # address family, numeric address
 
@@ -36,6 +38,7 @@ class _Name:
     host: str
     addresses: list[Address] = field(default_factory=list)  # of the latest lookup that found some
     trouble: str = ""  # of the latest lookup
+    shortage: int | None = None  # error number, if the trouble was that of this machine
     good_until: float = 0.0  # monotonic; then it is looked up again
     timer: asyncio.TimerHandle | None = None  # runs while a lookup is in time, with a thread or waiting for one
     hangs: bool = False  # its thread has not returned in time
@@ -70,6 +73,8 @@ class SystemResolver:
             told: asyncio.Future[None] = loop.create_future()
             name.waiting.append(told)
             await told
+        if name.shortage is not None:
+            raise OSError(name.shortage, name.trouble)
         if name.trouble:
             raise OSError(name.trouble)
         return name.addresses
@@ -93,26 +98,33 @@ class SystemResolver:
                 try:
                     thread.start()
                 except RuntimeError as error:  # the process may have no more threads
-                    loop.call_soon(self._returned, loop, name, [], str(error))
+                    loop.call_soon(self._returned, loop, name, [], str(error), errno.ENOMEM)
 
     def _look_up(self, loop: asyncio.AbstractEventLoop, name: _Name) -> None:
         """In the thread."""
         addresses: list[Address] = []
-        trouble = ""
+        trouble, shortage = "", None
         try:
             found = self._getaddrinfo(name.host, None, type=socket.SOCK_STREAM)
             addresses = [(family, str(sockaddr[0])) for family, _, _, _, sockaddr in found]
         except Exception as error:  # whatever it is: unreported, the name would seem to hang for ever
-            trouble = str(error)
+            trouble, shortage = str(error), shortage_of_files()
         with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits any more
-            loop.call_soon_threadsafe(self._returned, loop, name, addresses, trouble)
+            loop.call_soon_threadsafe(self._returned, loop, name, addresses, trouble, shortage)
 
-    def _returned(self, loop: asyncio.AbstractEventLoop, name: _Name, addresses: list[Address], trouble: str) -> None:
+    def _returned(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        name: _Name,
+        addresses: list[Address],
+        trouble: str,
+        shortage: int | None,
+    ) -> None:
         self._threads -= 1
         name.hangs = False
         if addresses:
             name.addresses = addresses
-        self._tell(name, trouble or ("" if addresses else "it has no address"))
+        self._tell(name, trouble or ("" if addresses else "it has no address"), shortage)
         self._start_threads(loop)
 
     def _too_late(self, name: _Name) -> None:
@@ -123,8 +135,8 @@ class SystemResolver:
             name.hangs = True
             self._tell(name, f"no answer in {LOOKUP_LIMIT_S:g} s")
 
-    def _tell(self, name: _Name, trouble: str) -> None:
-        name.trouble = trouble
+    def _tell(self, name: _Name, trouble: str, shortage: int | None = None) -> None:
+        name.trouble, name.shortage = trouble, shortage
         name.good_until = self._clock.monotonic() + (NOT_FOUND_FOR_S if trouble else FOUND_FOR_S)
         if name.timer is not None:
             name.timer.cancel()

@@ -43,6 +43,7 @@ class WarningCode(StrEnum):
     MESSAGES_LOST = "MESSAGES_LOST"  # at the broker: what was in a queue is gone, and nobody settled it
     MESSAGES_UNREADABLE = "MESSAGES_UNREADABLE"  # they are dead letters
     QUEUE_BACKLOG = "QUEUE_BACKLOG"  # long, or growing
+    LOCAL_SHORTAGE = "LOCAL_SHORTAGE"  # this machine lacks files, memory or ports to deliver with
     STANDBY = "STANDBY"  # primary or standby now, or the lock cannot be reached
     ENDPOINT_DOWN = "ENDPOINT_DOWN"  # it failed, or did not answer, for some time
     ENDPOINT_RECOVERED = "ENDPOINT_RECOVERED"  # it answers again

@@ -5,6 +5,7 @@ from typing import Final
 
 import structlog
 
+from flowcatalyst.errors import LocalShortageError
 from flowcatalyst.message import ACK, Delivery, Outcome, Reject, Severity, Verdict
 from flowcatalyst.observe.logs import debug_is_on
 from flowcatalyst.observe.stats import PoolStats
@@ -71,6 +72,12 @@ class Judge:
             delay_s = self._tools.delays.give_back_s
             return policy.wait_before_next_attempt(delay_s, delivery, delivery.source.capabilities)
         return verdict
+
+    def no_attempt(self, delivery: Delivery, shortage: LocalShortageError) -> str:
+        """This machine could not make the attempt: nothing counts. Warns once for all; says what the message awaits."""
+        delivery.tries -= 1
+        self._tools.warnings.add(WarningCode.LOCAL_SHORTAGE, Severity.CRITICAL, str(shortage), "mediator")
+        return str(shortage)
 
     def warn(self, severity: Severity, text: str) -> None:
         self._tools.warnings.add(WarningCode.PROCESSING, severity, text, f"pool {self._code}")

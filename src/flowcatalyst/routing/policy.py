@@ -39,6 +39,9 @@ MIN_DELAY_S: Final = 1
 MAX_DELAY_S: Final = 43_200
 LONGEST_DELAY_S: Final = 300.0
 UNORDERED_MAX_ATTEMPTS: Final = 20
+LEASE_PATIENCE_S: Final = 1.0
+SHORTAGE_PAUSE_S: Final = 1.0  # before another try where this machine lacked what an attempt takes
+RETURN_GRACE_S: Final = 30.0  # beyond its delay, for a nacked message whose group other queues feed too
 EXCERPT_CHARS: Final = 500
 PLAIN_SUCCESS: Final = frozenset([b"", b'{"ack":true}', b'{"ack": true}'])  # bodies of nearly every success
 

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Iterator
 from itertools import chain
 from operator import attrgetter
-from typing import Final
 
+from flowcatalyst.errors import LocalShortageError
 from flowcatalyst.message import DEFAULT_POOL, Ack, Delivery, Nack, Outcome, Reject, Retry, Severity, Verdict
 from flowcatalyst.observe.stats import PoolStats
 from flowcatalyst.observe.windows import PoolWindows
@@ -24,9 +24,6 @@ from flowcatalyst.routing.judge import Judge
 from flowcatalyst.routing.limits import PoolLimits
 from flowcatalyst.routing.pool_tools import PoolTools
 from flowcatalyst.routing.rate import SlidingWindow
-
-LEASE_PATIENCE_S: Final = 1.0
-RETURN_GRACE_S: Final = 30.0  # beyond its delay, for a nacked message whose group other queues feed too
 
 
 class Pool:
@@ -184,10 +181,7 @@ class Pool:
             self._drained.set()
 
     def withdraw(self, delivery: Delivery) -> bool:
-        """Forget a message that is no longer ours. Those behind it that its queue shows again after it are nacked.
-
-        True if it was waiting here; one in flight ends by itself.
-        """
+        """Forget a message that is no longer ours, nack what its queue shows again after it. True: it waited here."""
         cut_off = self._scheduler.cut(delivery, attrgetter("is_shown_again"))
         for follower in cut_off[1:]:
             self._nack(follower, self._tools.delays.follower_s)
@@ -271,7 +265,7 @@ class Pool:
             self._lose(delivery)
             return False
         if source.capabilities.ordered_redelivery:
-            self._hold(delivery, LEASE_PATIENCE_S, "its lease ran out: its queue has to confirm that it is ours")
+            self._hold(delivery, policy.LEASE_PATIENCE_S, "its lease ran out: its queue has to confirm that it is ours")
             return False
         return True
 
@@ -305,11 +299,14 @@ class Pool:
 
     async def _process(self, delivery: Delivery) -> None:
         """One attempt and what follows from it."""
-        outcome, concluded = None, False
+        outcome, concluded, waits_for = None, False, ""
         timeout_s = self._endpoints.timeout_s(delivery.pointer.mediation_target, delivery.attempt_at)
         try:
             try:
                 outcome = await self._tools.mediator.attempt(delivery.pointer, timeout_s)
+            except LocalShortageError as shortage:  # there was no attempt
+                waits_for = self._judge.no_attempt(delivery, shortage)
+                return
             except Exception as error:  # a bug of ours must not cost a slot or a message
                 outcome = policy.interpret_failure(error)
                 self._judge.warn(Severity.WARN, f"attempt failed unexpectedly: {error!r}")
@@ -323,7 +320,7 @@ class Pool:
             concluded = True
         finally:
             if not concluded:
-                self._abandon(delivery, attempted=outcome is not None)
+                self._abandon(delivery, attempted=outcome is not None, waits_for=waits_for)
 
     def _end_attempt(self, delivery: Delivery, outcome: Outcome | None, now: float) -> None:
         """Tell breaker and shares that the attempt ended, and let go who waited for that. None: it was cut off."""
@@ -377,7 +374,7 @@ class Pool:
             self._nack_waiting(delivery)
         self._pump_soon()
 
-    def _abandon(self, delivery: Delivery, *, attempted: bool) -> None:
+    def _abandon(self, delivery: Delivery, *, attempted: bool, waits_for: str = "") -> None:
         """The attempt was cancelled: whether the endpoint got it is unknown, so the message stays ours to nack."""
         if not attempted:
             self._end_attempt(delivery, None, self._now())
@@ -386,6 +383,8 @@ class Pool:
             self._nack_waiting(delivery)
         elif attempted:
             self._hold(delivery, self._tools.delays.give_back_s, "an error of ours: its attempt was not judged")
+        elif waits_for:
+            self._hold(delivery, policy.SHORTAGE_PAUSE_S, waits_for)
         else:
             self._scheduler.put_back(delivery)
 
@@ -410,7 +409,7 @@ class Pool:
             self._scheduler.finish(delivery)
         else:
             waits = scope is FailureScope.GROUP and self._tools.several_queues()
-            back_by = self._now() + delay_s + RETURN_GRACE_S if waits else None
+            back_by = self._now() + delay_s + policy.RETURN_GRACE_S if waits else None
             for follower in self._scheduler.fail(delivery, scope, attrgetter("returns_in_order"), back_by):
                 self._nack(follower, min(delay_s, self._tools.delays.follower_s))
             if waits:

@@ -16,7 +16,7 @@ from flowcatalyst.routing.fence import Fence
 
 
 class Attempts(Protocol):
-    """Delivers messages; never raises for what an endpoint does."""
+    """Delivers messages; never raises for what an endpoint does, only `LocalShortageError` where it could not try."""
 
     async def attempt(self, pointer: MessagePointer, timeout_s: float | None = None) -> Outcome:
         """One attempt; `timeout_s` where it should end before the deadline that is set for all."""

@@ -3,6 +3,7 @@
 Credentials are compared in constant time and never logged, stored or repeated in an answer.
 """
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -29,7 +30,7 @@ READING_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 PROBES: Final = frozenset({"/health", "/health/live", "/health/ready", "/health/startup", "/metrics"})
 RECEIVER: Final = "/api/test/{receiver}"
 PAGES: Final = frozenset({"/", "/schema"})
-MAX_FAILED_PASSWORDS_PER_S: Final = 5  # each holds up the event loop for about 20 ms
+MAX_FAILED_PASSWORDS_PER_S: Final = 5  # each takes about 20 ms of a processor
 REFUSAL_LOG_PERIOD_S: Final = 1.0
 
 _PROXY_HEADERS: Final = ("forwarded", "via", "x-forwarded-for", "x-real-ip")
@@ -49,7 +50,7 @@ class CredentialCheck(Protocol):
     def given(self, headers: Headers) -> bytes | None:
         """The credentials of a request; None if it has none of this kind."""
 
-    def identify(self, credentials: bytes) -> Identity | None:
+    async def identify(self, credentials: bytes) -> Identity | None:
         """Whose credentials these are; None if they are nobody's."""
 
 
@@ -68,7 +69,7 @@ class KeyCheck:
             return key.strip().encode("latin-1")
         return _authorization(headers, "bearer")
 
-    def identify(self, credentials: bytes) -> Identity | None:
+    async def identify(self, credentials: bytes) -> Identity | None:
         digest = hashlib.sha256(credentials).digest()
         found = None
         for entry in self._entries:  # all of them: the time taken must not tell which one fits
@@ -88,9 +89,10 @@ class TooManyFailuresError(HTTPException):
 class PasswordCheck:
     """Names with passwords.
 
-    To check a password is slow and nothing else can happen meanwhile. So a right one is remembered, and when wrong
-    ones come fast, those that are not remembered are refused unseen. Remembered is not the password but its HMAC
-    under a key of this process: a dump does not tell it, and there is one for each account at most.
+    To check a password is slow: one at a time is, in a thread, so that strangers hold up neither the loop nor other
+    threads. A right one is remembered, and when wrong ones come fast, those that are not remembered are refused unseen.
+    Remembered is not the password but its HMAC under a key of this process: a dump does not tell it, and there is one
+    for each account at most.
     """
 
     challenge = 'Basic realm="FlowCatalyst", charset="UTF-8"'
@@ -104,6 +106,7 @@ class PasswordCheck:
         self._remembered: dict[bytes, Identity] = {}
         self._failed_at: deque[float] = deque(maxlen=MAX_FAILED_PASSWORDS_PER_S)
         self._stand_in = accounts[0].password.stand_in()
+        self._checking = asyncio.Lock()
 
     def given(self, headers: Headers) -> bytes | None:
         encoded = _authorization(headers, "basic")
@@ -112,7 +115,7 @@ class PasswordCheck:
         except binascii.Error:
             return b""  # nobody's
 
-    def identify(self, credentials: bytes) -> Identity | None:
+    async def identify(self, credentials: bytes) -> Identity | None:
         """Raises `TooManyFailuresError` instead of looking at a password after many wrong ones."""
         trace = hmac.digest(self._key_of_process, credentials, "sha256")
         if trace in self._remembered:
@@ -120,16 +123,20 @@ class PasswordCheck:
         name, colon, password = credentials.partition(b":")
         if not colon:
             return None
-        if self._many_failed():
-            raise TooManyFailuresError
         account = self._account_of(name)
         # An unknown name costs as much as a wrong password, so that the time taken does not tell them apart.
         stored = self._stand_in if account is None else account.password
-        if not stored.matches(password) or account is None:
-            self._failed_at.append(self._clock.monotonic())
-            return None
-        self._remembered[trace] = account.identity
-        return account.identity
+        async with self._checking:
+            if trace in self._remembered:
+                return self._remembered[trace]
+            if self._many_failed():
+                raise TooManyFailuresError
+            is_right = await asyncio.to_thread(stored.matches, password)
+            if not is_right or account is None:
+                self._failed_at.append(self._clock.monotonic())
+                return None
+            self._remembered[trace] = account.identity
+            return account.identity
 
     def _account_of(self, name: bytes) -> Account | None:
         found = None
@@ -166,17 +173,17 @@ class AccessGuard:
             return
         if is_receiver(route, method) and _comes_from_this_machine(connection):
             return
-        identity = connection.scope["user"] = self._identify_sender(connection, route)
+        identity = connection.scope["user"] = await self._identify_sender(connection, route)
         if identity.role is Role.READ_ONLY and method not in READING_METHODS:
             detail = "these credentials may only read: a change needs those of an admin"
             raise HTTPException(detail=detail, status_code=HTTPStatus.FORBIDDEN)
 
-    def _identify_sender(self, connection: Connection, route: str) -> Identity:
+    async def _identify_sender(self, connection: Connection, route: str) -> Identity:
         given = self._check.given(connection.headers)
         if given is None:
             hint = self._check.hint_on_pages if route in PAGES else ""
             raise self._unauthorized(f"this API needs {self._check.how}{hint}")
-        identity = self._check.identify(given)
+        identity = await self._check.identify(given)
         if identity is None:
             self._log_refusal(connection)
             raise self._unauthorized("these credentials are wrong: they belong to nobody here")

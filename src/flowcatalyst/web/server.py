@@ -14,9 +14,14 @@ import uvicorn
 from litestar import Litestar
 
 from flowcatalyst.app import App
+from flowcatalyst.clock import Clock, SystemClock
 from flowcatalyst.errors import ConfigurationError
+from flowcatalyst.interpreter import file_limit
 from flowcatalyst.tasks import Tasks
+from flowcatalyst.web.acceptor import Acceptor
 from flowcatalyst.web.asgi import build_api
+from flowcatalyst.web.connection import Connection
+from flowcatalyst.web.reception import ConnectionLimits, Reception, connections_for
 
 STOP_PATIENCE_S: Final = 1  # how long a stop waits for requests under way; idle connections are closed at once
 KEEP_ALIVE_S: Final = 30
@@ -79,7 +84,9 @@ def _bind_error(host: str, port: int, error: OSError) -> str:
 
 
 @asynccontextmanager
-async def api_server(api: Litestar, listening: Listening) -> AsyncIterator[None]:
+async def api_server(
+    api: Litestar, listening: Listening, limits: ConnectionLimits | None = None, clock: Clock | None = None
+) -> AsyncIterator[None]:
     """Serve the API from here to the end of the block."""
     config = uvicorn.Config(
         api,
@@ -96,12 +103,14 @@ async def api_server(api: Litestar, listening: Listening) -> AsyncIterator[None]
         timeout_graceful_shutdown=STOP_PATIENCE_S,
     )
     config.load()
+    reception = Reception(limits or ConnectionLimits(), clock or SystemClock(), asyncio.get_running_loop())
     _send_server_logs_to_ours()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)
-    # The parts of Server.serve, without its signal handlers: signals are the business of the process.
-    sockets = [listening.socket]
-    await server.startup(sockets=sockets)
+    # The parts of Server.serve that remain: signals are the business of the process, and strangers ours.
+    server.servers = []
+    acceptor = Acceptor(listening.socket, lambda: Connection(reception, config, server.server_state), reception)
+    acceptor.start()
     ticking = Tasks().spawn(server.main_loop(), "api server")
     log.info("api_started", action="api_started", url=listening.url)
     try:
@@ -109,9 +118,11 @@ async def api_server(api: Litestar, listening: Listening) -> AsyncIterator[None]
     finally:
         server.should_exit = True
         await ticking
-        await server.shutdown(sockets=sockets)
+        await acceptor.stop()
+        await server.shutdown(sockets=[listening.socket])
         if late := server.server_state.tasks:  # cancelled by now; let them see it
             await asyncio.wait(late)
+        reception.close()
         log.info("api_stopped", action="api_stopped")
 
 
@@ -132,13 +143,16 @@ def _send_server_logs_to_ours() -> None:
 
 
 @asynccontextmanager
-async def serve(app: App, *, with_test_bench: bool = True) -> AsyncIterator[Listening]:
+async def serve(
+    app: App, *, with_test_bench: bool = True, limits: ConnectionLimits | None = None
+) -> AsyncIterator[Listening]:
     """Run the router and its API. The API comes first and goes last, so that it can tell about start and stop."""
     api = build_api(app, with_test_bench=with_test_bench)
+    limits = limits or ConnectionLimits(connections=connections_for(file_limit(), app.settings.api_connections))
     listening = bind(app.settings.host, app.settings.port)
     app.receivers_at = listening.from_here if with_test_bench else None
     try:
-        async with app.storage_open(), api_server(api, listening), app.routing():
+        async with app.storage_open(), api_server(api, listening, limits, app.clock), app.routing():
             yield listening
     finally:
         listening.socket.close()

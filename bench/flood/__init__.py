@@ -1,0 +1,1 @@
+"""`python -m bench.flood`: what strangers without credentials can do to a router that delivers meanwhile."""

@@ -85,7 +85,7 @@ async def test_a_message_for_an_endpoint_that_has_its_share_of_the_slots_says_so
         await until(second_waits)
         [second] = await in_flight(router, "?id=m-1")
         origin = endpoint.url().rsplit("/", 1)[0]
-        what = f"a slot for {origin}, which has its share: 1 of 2"
+        what = f"a slot for {origin}/, which has its share: 1 of 2"
         assert second["waiting"] == {"what": what, "behind": None, "untilInMs": None}
         gate.opened.set()
         await router.until_settled()

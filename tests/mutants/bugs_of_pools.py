@@ -348,6 +348,13 @@ def _() -> None:
         return verdict
 
 
+@BUGS.add("a pool takes any 2xx for a success although it asked for 200")
+def _() -> None:
+    @instead_of(policy, "by_the_rule_of_a_pool")
+    def by_the_rule_of_a_pool(original: Any, outcome: Any, limits: PoolLimits) -> Any:
+        return outcome
+
+
 @BUGS.add(
     "a message that was lost during its attempt is retried later all the same",
     test="tests/integration/admission_test.py::"

@@ -14,14 +14,15 @@ from flowcatalyst.message import DEFAULT_POOL, MessagePointer
 from flowcatalyst.queues.contract import BrokerQueue, Outgoing
 from flowcatalyst.tasks import Tasks
 from flowcatalyst.terminal import visible
+from flowcatalyst.web.api.seed import own_url
 from flowcatalyst.web.order_judge import SeededId
-from flowcatalyst.web.server import Listening
 
 GROUPS: Final = 40
 PER_TICK: Final = 20
 TICK_S: Final = 0.2
 PAUSE_S: Final = 2.0  # while the queue is away
 MAX_BACKLOG: Final = 2_000  # the demo waits for its receivers rather than fill the disk
+MAX_OF_A_GROUP: Final = 20  # that wait: groups that fail or take long get no more than they can take
 QUIET_LINE_PERIOD_S: Final = 5  # where the line cannot be redrawn
 # A group belongs to one receiver, so that its order can be judged there.
 RECEIVERS: Final = ("fast",) * 6 + ("slow",) * 3 + ("faulty",)
@@ -30,13 +31,15 @@ RECEIVERS: Final = ("fast",) * 6 + ("slow",) * 3 + ("faulty",)
 class Demo:
     """Feeds the default queue and reports what its receivers saw."""
 
-    def __init__(self, app: App, listening: Listening) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
-        self._url = listening.url
+        self._url = own_url(app)
         self._run = app.ids.new_id()
-        self._positions: Counter[int] = Counter()
+        self._positions: Counter[int] = Counter()  # of the latest message of each group
+        self._settled: Counter[int] = Counter()  # of the latest one that was answered for good
         self._published = 0
         self._trouble = ""  # why the queue takes nothing at the moment
+        self._depth = ""  # what the queues hold, as the line shows it
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -55,8 +58,8 @@ class Demo:
         batch: list[Outgoing] = []
         while True:
             if self._published - self._delivered < MAX_BACKLOG:
-                batch = batch or [self._next_message() for _ in range(PER_TICK)]
-                if await self._was_published(queue, batch):
+                batch = batch or self._next_messages()
+                if batch and await self._was_published(queue, batch):
                     batch = []
             await asyncio.sleep(TICK_S if not self._trouble else PAUSE_S)
 
@@ -71,8 +74,20 @@ class Demo:
         self._published += len(batch)
         return True
 
-    def _next_message(self) -> Outgoing:
-        group = self._app.ids.rng.randrange(GROUPS)
+    def _next_messages(self) -> list[Outgoing]:
+        """For groups that have few waiting, in turns drawn by lot."""
+        takers = {group: MAX_OF_A_GROUP - self._waiting_of(group) for group in range(GROUPS)}
+        places = [group for group, room in takers.items() for _ in range(room)]
+        chosen = self._app.ids.rng.sample(places, min(PER_TICK, len(places)))
+        return [self._next_message(group) for group in chosen]
+
+    def _waiting_of(self, group: int) -> int:
+        settled = self._app.judge.settled_in(self._run, f"demo-{group}")
+        if settled is not None:  # else nothing came yet, or somebody reset the receivers' counts
+            self._settled[group] = settled
+        return min(self._positions[group] - self._settled[group], MAX_OF_A_GROUP)
+
+    def _next_message(self, group: int) -> Outgoing:
         self._positions[group] += 1
         name = f"demo-{group}"
         pointer = MessagePointer(
@@ -94,16 +109,22 @@ class Demo:
             await asyncio.sleep(1 if redraw else QUIET_LINE_PERIOD_S)
             per_second = (self._delivered - before) // (1 if redraw else QUIET_LINE_PERIOD_S)
             before = self._delivered
+            self._depth = await self._depth_in_words()
             print(f"\r\x1b[K{self._line(per_second)}" if redraw else self._line(per_second), end="", flush=True)
             if not redraw:
                 print(flush=True)
+
+    async def _depth_in_words(self) -> str:
+        depths = [(await self._app.depths.of(queue)).depth for queue in self._app.queues.values()]
+        known = [one.waiting + one.leased + one.delayed for one in depths if one is not None]
+        return f"{sum(known):,}" if known else "?"
 
     def _line(self, per_second: int) -> str:
         pools = self._app.router.pools.values()
         judge = self._app.judge
         return (
             f"delivered {self._delivered:,} ({per_second}/s)   in flight {sum(pool.in_flight for pool in pools)}"
-            f"   waiting {sum(pool.buffered for pool in pools)}   groups {sum(pool.group_count for pool in pools)}"
+            f"   in the queue {self._depth}   groups {sum(pool.group_count for pool in pools)}"
             f"   order violations seen by the receiver: {judge.order_violations}"
             f"{f'   the queue takes nothing: {self._trouble}' if self._trouble else ''}"
         )

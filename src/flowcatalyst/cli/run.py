@@ -41,7 +41,10 @@ def up(
     demo: Annotated[bool, typer.Option("--demo", help="Feed steady traffic to the built-in receivers")] = False,
 ) -> None:
     """Run everything in one process: embedded queue, router, API."""
-    _run(load_settings(config, host=host, port=port, data_dir=data_dir), demo=demo, with_test_bench=True)
+    settings = load_settings(config, host=host, port=port, data_dir=data_dir)
+    if demo and data_dir is None:
+        settings.data_dir /= "demo"  # its traffic does not mix with messages that matter
+    _run(settings, demo=demo, with_test_bench=True)
 
 
 def router(
@@ -107,8 +110,11 @@ async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:
         doing = doing if settings.enabled else "is disabled (enabled is false) and polls nothing"
         print(f"FlowCatalyst {__version__} {doing}. API and live page: {listening.url}/", flush=True)
         if demo:
-            print(f"Demo traffic runs; the log is in {log_file}. Ctrl-C drains and stops.", flush=True)
-            await stack.enter_async_context(Demo(app, listening).running())
+            print(
+                f"Demo traffic runs; its log and its queue are in {settings.data_dir}. Ctrl-C drains and stops.",
+                flush=True,
+            )
+            await stack.enter_async_context(Demo(app).running())
         await signals.stop.wait()
         print("\nStopping: polls and attempts under way may end, which can take up to 80 s;", end=" ")
         print("another Ctrl-C after a second stops at once.", flush=True)

@@ -11,10 +11,10 @@ from flowcatalyst.delivery.contract import HttpClient
 from flowcatalyst.delivery.mediator import Mediator
 from flowcatalyst.engine import Engine
 from flowcatalyst.errors import StorageError
-from flowcatalyst.message import DEFAULT_POOL, Delivery, MessagePointer, Outcome, Verdict
+from flowcatalyst.message import DEFAULT_POOL, Delivery, MessagePointer, Outcome, Result, Verdict
 from flowcatalyst.operations.warnings import WarningLog
 from flowcatalyst.routing.breaker import BreakerState
-from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
+from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits, Success
 from flowcatalyst.routing.policy import DEFAULT_DELAYS, Delays
 from flowcatalyst.routing.pool import Pool
 from flowcatalyst.simulation.history import Gauges, History, Kind
@@ -44,6 +44,11 @@ def name_in_history(pointer: MessagePointer) -> str:
     return pointer.auth_token or pointer.id
 
 
+def _as_the_pool_has_to_take_it(outcome: Outcome, pool: Pool) -> Outcome:
+    refused = pool.limits.success is Success.ONLY_200 and outcome.status != 200
+    return replace(outcome, result=Result.ERROR_PROCESS) if refused and outcome.result is Result.SUCCESS else outcome
+
+
 class _Witness:
     """Stands between a pool and the mediator and tells the history when attempts begin and how they end."""
 
@@ -61,7 +66,7 @@ class _Witness:
         except BaseException:
             self._history.add(Kind.UNKNOWN, name, pool.code)
             raise
-        self._history.add(Kind.ANSWER, name, pool.code, outcome)
+        self._history.add(Kind.ANSWER, name, pool.code, _as_the_pool_has_to_take_it(outcome, pool))
         return outcome
 
 

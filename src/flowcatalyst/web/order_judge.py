@@ -100,6 +100,11 @@ class OrderJudge:
         if place is not None and progress is not None and for_good:
             progress.settled = max(progress.settled, place.position)
 
+    def settled_in(self, run: str, group: str) -> int | None:
+        """The highest position of a group that was answered for good; None if nothing of it came yet."""
+        progress = self._groups.get((run, group))
+        return None if progress is None else progress.settled
+
     def _counts_of(self, receiver: str) -> ReceiverCounts:
         return self.by_receiver.setdefault(receiver, ReceiverCounts())
 

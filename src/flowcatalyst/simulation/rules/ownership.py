@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from flowcatalyst.message import DEFAULT_POOL, Nack
+from flowcatalyst.message import DEFAULT_POOL, Nack, Reject
 from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation, without_stale_nacks
 from flowcatalyst.simulation.rules.order import pools_with_batch_scope, settles
@@ -74,7 +74,8 @@ class _LetGo:
             self._removed.add(event.pool)
         elif event.kind is Kind.LIMITS:
             self._removed.discard(event.pool)
-        elif event.kind is Kind.VERDICT and (isinstance(event.value, Nack) or event.pool in self._removed):
+        elif event.kind is Kind.VERDICT and (isinstance(event.value, Nack | Reject) or event.pool in self._removed):
+            # A dead letter that cannot be recorded is nacked in the end.
             self._given_up_at[group] = event.at
         elif event.kind in (Kind.RECEIVED, Kind.ATTEMPT, Kind.NACK, Kind.LOST):
             self._next[event.message].popleft()

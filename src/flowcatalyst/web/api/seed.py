@@ -87,7 +87,7 @@ async def seed_messages(
     seed = Seed(
         run=app.ids.new_id(),
         queues=_queues_meant(queue, app),
-        targets=_targets_meant(endpoint, _own_url(app)),
+        targets=_targets_meant(endpoint, own_url(app)),
         groups=mode,
         ids=app.ids,
     )
@@ -128,7 +128,7 @@ async def _publish(app: App, messages: Sequence[tuple[str, Outgoing]]) -> int:
     return published
 
 
-def _own_url(app: App) -> str:
+def own_url(app: App) -> str:
     """Where this router reaches its own receivers, which its egress guard permits."""
     assert app.receivers_at is not None, "seeding comes with the receivers"
     host, port = app.receivers_at

@@ -17,6 +17,7 @@ from flowcatalyst.message import (
     MediationType,
     MessagePointer,
     check_name,
+    check_names,
     check_pointer,
     encode_pointer,
 )
@@ -70,6 +71,7 @@ def prepare(message: NewMessage, ids: IdSource) -> Ready:
 
 def outgoing_of(pointer: MessagePointer, deduplication_id: str | None) -> Outgoing:
     """The pointer as a queue takes it. Raises `InvalidMessageError` if no queue can."""
+    check_names(pointer)
     check_pointer(pointer)
     check_name("deduplicationId", deduplication_id)
     body = encode_pointer(pointer)

@@ -56,6 +56,8 @@ def parse_pointer(body: str | bytes) -> MessagePointer:
     try:
         pointer = _decoder.decode(body)
         check_pointer(pointer)
+        if len(body) > MAX_NAME_CHARS:
+            check_names(pointer)
     except (*_UNREADABLE, InvalidMessageError):
         return _parse_leniently(body)
     return pointer
@@ -70,6 +72,7 @@ def _parse_leniently(body: str | bytes) -> MessagePointer:
         pointer = msgspec.convert(found, MessagePointer)
     except _UNREADABLE as error:
         raise InvalidMessageError(f"body is not a message pointer: {error}") from None
+    check_names(pointer)
     check_pointer(pointer)
     return pointer
 
@@ -115,19 +118,19 @@ def pool_code_of(body: str | bytes) -> str:
 
 def check_pointer(pointer: MessagePointer) -> None:
     """Raise `InvalidMessageError` unless the pointer can be routed and its header values can be sent."""
-    name, pool, group = pointer.id, pointer.pool_code, pointer.message_group_id
-    if not name or name.isspace():
+    if not pointer.id or pointer.id.isspace():
         raise InvalidMessageError("id is empty")
-    if len(name) > MAX_NAME_CHARS:
-        raise _too_long("id", name)
-    if pool is not None and len(pool) > MAX_NAME_CHARS:
-        raise _too_long("poolCode", pool)
-    if group is not None and len(group) > MAX_NAME_CHARS:
-        raise _too_long("messageGroupId", group)
     check_target(pointer.mediation_target)
     token = pointer.auth_token
     if token and not (token.isascii() and token.isprintable()):
         raise InvalidMessageError("authToken has characters that cannot stand in an HTTP header")
+
+
+def check_names(pointer: MessagePointer) -> None:
+    """Raise `InvalidMessageError` if one of its names is too long."""
+    check_name("id", pointer.id)
+    check_name("poolCode", pointer.pool_code)
+    check_name("messageGroupId", pointer.message_group_id)
 
 
 def check_name(what: str, name: str | None) -> None:

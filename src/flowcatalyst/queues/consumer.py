@@ -8,7 +8,7 @@ import structlog
 
 from flowcatalyst.clock import Clock
 from flowcatalyst.errors import FlowCatalystError, InvalidMessageError, QueueUnavailableError
-from flowcatalyst.message import Delivery, Outcome, Severity, check_name, parse_pointer
+from flowcatalyst.message import MAX_NAME_CHARS, Delivery, Outcome, Severity, check_name, parse_pointer
 from flowcatalyst.observe.logs import debug_is_on
 from flowcatalyst.operations.warnings import WarningCode, WarningSink
 from flowcatalyst.queues.contract import Loss, Queue
@@ -203,7 +203,8 @@ class Consumer:
         for delivery in self._news_of(batch):
             try:
                 delivery.pointer = parse_pointer(delivery.body)
-                check_name("its group at the broker", delivery.group)
+                if delivery.group is not None and len(delivery.group) > MAX_NAME_CHARS:
+                    check_name("its group at the broker", delivery.group)
             except InvalidMessageError as error:
                 unreadable.append((delivery, str(error)))
             else:

@@ -42,6 +42,7 @@ class Breaker:
         "_probes",
         "_slowest_s",
         "_successes",
+        "calm",
         "failing",
         "opened_at",
         "ratio_at_opening",
@@ -53,6 +54,7 @@ class Breaker:
 
     def __init__(self) -> None:
         self.state = BreakerState.CLOSED
+        self.calm = False  # closed, and one more call that goes well and soon changes nothing
         self.failing: Failing | None = None  # since the latest answer, or since before it opened
         self.opened_at = 0.0
         self.ratio_at_opening = 0.0
@@ -110,6 +112,11 @@ class Breaker:
             self._count(failed)
             if self._failures and len(self._calls) == WINDOW_CALLS and self.failure_ratio >= FAILURE_RATIO:
                 self._open(now)
+            self.calm = (
+                self.state is BreakerState.CLOSED
+                and len(self._calls) == WINDOW_CALLS
+                and not (self._failures or self._slowest_s or self.failing)
+            )
         elif self._is_probe(admitted_at):
             self._probes -= 1
             if failed:
@@ -126,6 +133,7 @@ class Breaker:
         """An attempt failed in a way that may be the endpoint's. Answers end the row, but for those to the probes of
         a breaker that is not closed yet.
         """
+        self.calm = False
         if self.failing is None:
             self.failing = Failing(now)
         self.failing.last_at, self.failing.detail = now, detail
@@ -137,6 +145,7 @@ class Breaker:
             self._probes -= 1
 
     def reset(self) -> None:
+        self.calm = False
         self.state = BreakerState.CLOSED
         self._calls.clear()
         self._failures = self._probes = self._successes = 0

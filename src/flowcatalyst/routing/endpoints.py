@@ -94,7 +94,7 @@ class Endpoints:
     def timeout_s(self, target: str, now: float) -> float | None:
         """The deadline of an attempt that was just admitted where it has to be short; None: the usual one."""
         to = self._destinations.get(target) or self._look_up(target, now)
-        if not to.endpoint.timeouts and not to.origin.timeouts and to.breaker.state is BreakerState.CLOSED:
+        if to.endpoint.calm and to.origin.calm and to.breaker.state is BreakerState.CLOSED:
             return None
         limits = (to.breaker.timeout_s, to.endpoint.timeout_s, to.origin.timeout_s)
         return min((limit for limit in limits if limit is not None), default=None)
@@ -109,19 +109,25 @@ class Endpoints:
         if outcome is None:
             to.breaker.withdraw(began)
             return
-        breaker = to.breaker
+        breaker, took_s = to.breaker, now - began
+        if (
+            breaker.calm and endpoint.calm and origin.calm and took_s <= SLOW_S and outcome.result is Result.SUCCESS
+        ):  # as nearly always
+            breaker.used_at = endpoint.answered_at = origin.answered_at = now
+            breaker.under_way -= breaker.under_way > 0
+            return
         breaker.record(outcome.trips_breaker, now, began)
         if outcome.retryable:
             breaker.note_failure(now, outcome.detail)
         elif breaker.failing is not None and breaker.state is BreakerState.CLOSED:
             breaker.failing = None
-        no_connection = outcome.result is Result.ERROR_CONNECTION and now - began >= HANGS_S
+        no_connection = outcome.result is Result.ERROR_CONNECTION and took_s >= HANGS_S
         if no_connection or outcome.error is ErrorKind.TIMEOUT:
             endpoint.hung(now, began)
             origin.hung(now, began)
-        elif now - began > SLOW_S or origin.timeouts or endpoint.timeouts or origin.slowest_s or endpoint.slowest_s:
-            endpoint.answered(now, now - began)
-            origin.answered(now, now - began)
+        elif took_s > SLOW_S or not origin.calm or not endpoint.calm:
+            endpoint.answered(now, took_s)
+            origin.answered(now, took_s)
         else:
             endpoint.answered_at = origin.answered_at = now
 

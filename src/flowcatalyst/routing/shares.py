@@ -36,7 +36,7 @@ def slowest(slowest_s: float, took_s: float) -> float:
 class Share:
     """What is known of one endpoint or origin."""
 
-    __slots__ = ("answered_at", "in_flight", "name", "slowest_s", "timed_out_at", "timeouts", "used_at")
+    __slots__ = ("answered_at", "calm", "in_flight", "name", "slowest_s", "timed_out_at", "timeouts", "used_at")
 
     def __init__(self, name: str, now: float) -> None:
         self.name = name
@@ -46,6 +46,7 @@ class Share:
         self.slowest_s = 0.0  # of its answers that took long, slowly forgotten
         self.timeouts = 0  # in a row, one after the other: those that hung together are one
         self.timed_out_at = float("-inf")
+        self.calm = True  # it answers, and never takes long: one more answer that comes soon changes nothing
 
     def __repr__(self) -> str:
         return f"{self.name}={self.in_flight}"
@@ -62,12 +63,14 @@ class Share:
         self.timeouts = 0
         self.answered_at = now
         self.slowest_s = slowest(self.slowest_s, took_s)
+        self.calm = not self.slowest_s
 
     def hung(self, now: float, started_at: float) -> None:
         """An attempt timed out."""
         if self.answered_at <= started_at:  # else it was only this attempt that hung
             self.timeouts += started_at >= self.timed_out_at
         self.timed_out_at = now
+        self.calm = not self.timeouts and not self.slowest_s
 
 
 class SlotShares:

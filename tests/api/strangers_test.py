@@ -161,7 +161,7 @@ async def test_a_body_that_comes_at_a_fair_pace_may_take_longer(tmp_path: Path) 
 
 
 async def test_chunks_of_one_byte_are_a_body_like_any_other(router: Running) -> None:
-    body = json.dumps({"mediationTarget": router.receiver("fast"), "messageGroupId": "g" * 5000}).encode()
+    body = json.dumps({"mediationTarget": router.receiver("fast"), "authToken": "t" * 5000}).encode()
     async with stranger(router) as client:
         client.send(POST + b"Transfer-Encoding: chunked\r\n\r\n")
         client.send(b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n" + LIVE)

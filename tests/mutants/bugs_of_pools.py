@@ -144,14 +144,13 @@ def _() -> None:
 
 
 @BUGS.add(
-    "a full pool refuses the message that its group waits for",
+    "a group does not wait for a message that its full pool sent back",
     test="tests/integration/admission_test.py::TestSeveralQueuesFeedOneGroup::"
     "test_a_full_pool_still_takes_the_message_that_its_group_waits_for",
 )
 def _() -> None:
-    @instead_of(Pool, "awaits")
-    def awaits(original: Any, self: Any, delivery: Delivery) -> bool:
-        return False
+    @instead_of(Pool, "refused")
+    def refused(original: Any, self: Any, delivery: Delivery, delay_s: float) -> None: ...
 
 
 @BUGS.add("what only waits takes the place of what could start")

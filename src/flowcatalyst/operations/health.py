@@ -24,7 +24,12 @@ ANSWER_WITHIN_S: Final = 0.05  # what a probe waits for the storage
 SILENT_STORAGE_S: Final = 5.0
 NAMED: Final = 5  # endpoints that are named; of the others it says how many they are
 # These have reasons of their own as long as they last. When they are over nobody has to look any more.
-TOLD_BY_REASONS: Final = (WarningCode.ENDPOINT_DOWN, WarningCode.GROUP_BLOCKED, WarningCode.QUEUE_UNAVAILABLE)
+TOLD_BY_REASONS: Final = (
+    WarningCode.ENDPOINT_DOWN,
+    WarningCode.GROUP_BLOCKED,
+    WarningCode.QUEUE_UNAVAILABLE,
+    WarningCode.STANDBY,
+)
 
 
 class Level(StrEnum):

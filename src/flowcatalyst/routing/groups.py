@@ -102,6 +102,15 @@ class GroupScheduler:
             return False
         return group.away.source is delivery.source and group.away.broker_id == delivery.broker_id
 
+    def wait_longer(self, delivery: Delivery, back_by: float) -> None:
+        """A message came back too early. If its group waits for it, it does so until then at most."""
+        if self.awaits(delivery):
+            group = self._groups[delivery.group or ""]
+            self._end_hold(group)
+            self._begin_hold(group, back_by)
+            group.away_hold = group.hold
+            self.awaiting += 1
+
     def is_in_flight(self, delivery: Delivery) -> bool:
         return delivery in self._busy
 

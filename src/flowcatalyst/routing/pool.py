@@ -15,7 +15,7 @@ from flowcatalyst.message import DEFAULT_POOL, Ack, Delivery, Nack, Outcome, Rej
 from flowcatalyst.observe.stats import PoolStats
 from flowcatalyst.observe.windows import PoolWindows
 from flowcatalyst.routing import policy
-from flowcatalyst.routing.admission import GRAIN_S, MOST_AWAITED, Admission
+from flowcatalyst.routing.admission import GRAIN_S, Admission
 from flowcatalyst.routing.alarm import Alarm
 from flowcatalyst.routing.endpoints import Endpoints, Gate
 from flowcatalyst.routing.explain import Wait, explain, hanging
@@ -83,8 +83,8 @@ class Pool:
 
     @property
     def is_full(self) -> bool:
-        """It holds all it may, parked ones included; what its groups wait for comes in all the same."""
-        return len(self._scheduler) >= self._most or self._scheduler.awaiting >= MOST_AWAITED
+        """It holds all it may, parked ones included."""
+        return len(self._scheduler) >= self._most
 
     @property
     def room(self) -> int:
@@ -98,9 +98,9 @@ class Pool:
             self._pump_soon()  # perhaps only time has to pass until there is some
         return room
 
-    def awaits(self, delivery: Delivery) -> bool:
-        """Whether its group waits for this very message to come back from its queue."""
-        return self._scheduler.awaits(delivery)
+    def refused(self, delivery: Delivery, delay_s: float) -> None:
+        """A message goes back to its queue unheard. If its group waits for it, it waits for longer."""
+        self._scheduler.wait_longer(delivery, self._now() + delay_s + policy.RETURN_GRACE_S)
 
     def has(self, delivery: Delivery) -> bool:
         return delivery in self._scheduler

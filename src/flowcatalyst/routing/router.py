@@ -123,6 +123,7 @@ class Router:
             delivery.batch = self._batches
             pool = self._pool_for(delivery)
             if (refused or pool.is_full) and self._is_refused(delivery, pool, refused):
+                pool.refused(delivery, REFUSAL_S)
                 delivery.source.nack(delivery, REFUSAL_S)
             elif not pool.submit(delivery):
                 refused.add((pool, delivery.group))
@@ -135,7 +136,7 @@ class Router:
 
     def _is_refused(self, delivery: Delivery, pool: Pool, refused: set[tuple[Pool, str | None]]) -> bool:
         place = (pool, delivery.group if delivery.ordered else None)
-        if pool.is_full and (delivery.returns_in_order or not delivery.ordered) and not pool.awaits(delivery):
+        if pool.is_full and (delivery.returns_in_order or not delivery.ordered):
             refused.add(place)
             pool.admission.pause_looks()
         return place in refused and (delivery.ordered or pool.is_full)

@@ -65,7 +65,7 @@ class App:
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
         self.config = config_of(settings)
-        self._removed_queues: dict[str, QueueConfig] = {}  # as they were; one that comes back may not have left yet
+        self.removed_queues: dict[str, QueueConfig] = {}  # as they were; one that comes back may not have left yet
         self.factory = QueueFactory(self.store, settings, self.clock)
         self.factory.add_publishers(self.config.queues.values())
         self.fence = Fence()
@@ -319,7 +319,7 @@ class App:
         for name in (*changes.removed, *changes.changed):
             if name in self.engine.consumers:
                 self.engine.remove_queue(name)
-                self._removed_queues[name] = before.queues[name]
+                self.removed_queues[name] = before.queues[name]
         problems = [await self._add_queue(queues[name]) for name in (*changes.added, *changes.changed)]
         if failed := [problem for problem in problems if problem]:
             polled = {name: queue for name, queue in queues.items() if name in self.engine.consumers}
@@ -328,7 +328,7 @@ class App:
 
     async def _add_queue(self, config: QueueConfig) -> str:
         """Poll one more queue; what is wrong with it, or nothing."""
-        if self._removed_queues.pop(config.name, None) == config and self.engine.take_back_queue(config.name):
+        if self.removed_queues.pop(config.name, None) == config and self.engine.take_back_queue(config.name):
             return ""
         try:
             queue = await self.factory.open(config)

@@ -93,7 +93,9 @@ class Engine:
         self.endpoint_outages = EndpointOutages(
             self.breakers, self.router.all_pools, clock, warnings, outages.endpoint_down_s
         )
-        self.group_outages = GroupOutages(self._blocked, self.tracker.owned, clock, warnings, outages.group_blocked_s)
+        self.group_outages = GroupOutages(
+            self._blocked, self.tracker, self.router.all_pools, clock, warnings, outages.group_blocked_s
+        )
         self.failures = FailureMemory()
         self.settlers: dict[str, Settler] = {}
         self.consumers: dict[str, Consumer] = {}

@@ -111,3 +111,21 @@ async def test_the_queue_of_a_source_has_the_name_it_has_there(tmp_path: Path) -
         (queue,) = (await router.client.get(PATH)).json["queues"]
         assert (queue["queueName"], queue["queueUri"]) == ("orders", "embedded:default")
         assert "orders" in {one["name"] for one in (await router.client.get("/monitoring/queue-stats")).json}
+
+
+async def test_a_queue_that_was_removed_takes_no_messages_until_it_is_configured_again(tmp_path: Path) -> None:
+    source = tmp_path / "router.json"
+    both, one = ['{"queueName": "pay"}', '{"queueName": "mail"}'], ['{"queueName": "mail"}']
+    source.write_text(f'{{"queues": [{", ".join(both)}]}}')
+    async with run_router(tmp_path / "data", sync={"config_url": str(source)}) as router:
+        target = router.receiver("fast")
+        assert (await router.client.post("/api/messages?queue=pay", {"mediationTarget": target})).status == 202
+        for queues, status in ((one, 404), (both, 202)):
+            source.write_text(f'{{"queues": [{", ".join(queues)}]}}')
+            assert (await router.client.post("/config/reload")).status == 200
+            answer = await router.client.post("/api/messages?queue=pay", {"mediationTarget": target})
+            assert answer.status == status, answer.text
+            if status == 404:
+                answer.assert_problem(404, "there is no queue 'pay'; the queues are: mail")
+        await router.until_settled()
+        assert (await router.stats())["totalRequests"] == 2

@@ -279,7 +279,7 @@ async def test_an_endpoint_that_is_down_is_a_reason_and_its_breaker_no_second_on
     open_breaker(router, "http://shop.test/")
     since = router.app.clock.monotonic() - 300
     router.app.engine.endpoint_outages.down["http://shop.test/"] = DownEndpoint(since, "HTTP 503")
-    await assert_one_reason(router, "WARNING", "endpoint", "http://shop.test/ is down for 5 minutes: HTTP 503")
+    await assert_one_reason(router, "WARNING", "endpoint", "http://shop.test/ has been down for 5 minutes: HTTP 503")
 
 
 async def test_of_many_endpoints_that_are_down_some_are_named_and_the_others_counted(router: Running) -> None:

@@ -22,7 +22,7 @@ from tests.support.router_process import RouterProcess, Waits, router_process
 from tests.support.virtual_loop import run_virtual
 
 SHORTAGE = LocalShortageError(errno.EMFILE)
-FEW_FILES = (64, 64)
+FEW_FILES = (80, 80)  # a router has about 36 open, and twenty deliveries at once need as many
 DEADLINE_S = 40.0
 
 
@@ -120,7 +120,7 @@ async def test_strangers_take_no_file_that_deliveries_need(tmp_path: Path) -> No
 
 
 async def test_deliveries_that_lack_files_wait_and_are_made_when_there_are_some(tmp_path: Path) -> None:
-    waits = Waits(timeout_ms=60_000, more='[[pools]]\ncode = "DEFAULT-POOL"\nconcurrency = 100\n')
+    waits = Waits(timeout_ms=60_000, more='[[pools]]\ncode = "DEFAULT-POOL"\nconcurrency = 200\n')
     gate = Gate()
     async with (
         asyncio.timeout(DEADLINE_S),

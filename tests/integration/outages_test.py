@@ -247,6 +247,32 @@ def test_a_group_that_waits_for_a_message_for_15_minutes_is_told_once_until_it_m
     run_virtual(play())
 
 
+def test_a_group_behind_an_attempt_that_hangs_is_told_although_its_endpoint_answers_others() -> None:
+    async def play() -> None:
+        world = World(POOL=PoolLimits(concurrency=20))
+        world.queue("embedded")
+        told = Told(world)
+        stuck, other = "http://shop.test/hook?of=stuck", "http://shop.test/hook?of=other"
+        world.hosts.hanging.add(stuck)
+        async with world.running():
+            await world.publish("embedded", outgoing("poison", "stuck", pool="POOL", target=stuck))
+            for n in range(86):
+                await asyncio.sleep(10)
+                await world.publish("embedded", outgoing(f"fine{n}", "other", pool="POOL", target=other))
+            assert (told.of(BLOCKED), world.engine.group_outages.blocked) == ([], [])
+            world.engine.group_outages.limit_s = 600.0
+            await asyncio.sleep(31)
+            assert told.of(BLOCKED) == [(BLOCKED, "pool POOL")]
+            [blocked] = world.engine.group_outages.blocked
+            assert (blocked.group, blocked.message_id) == ("stuck", "poison")
+            assert "attempt 1 has not ended" in blocked.detail
+            world.hosts.hanging.clear()
+            await asyncio.sleep(200)
+            assert world.engine.group_outages.blocked == []
+
+    run_virtual(play())
+
+
 def test_messages_that_block_nobody_are_not_told() -> None:
     async def play() -> None:
         world = World(POOL=PoolLimits(concurrency=5))

@@ -103,7 +103,7 @@ async def test_there_is_room_again_when_one_is_idle_or_gone_but_not_before_its_s
 
 
 @pytest.mark.parametrize(
-    ("files", "wanted", "most"), [(64, 512, 8), (1024, 512, 248), (20_000, 512, 512), (20_000, 8, 8), (8, 512, 4)]
+    ("files", "wanted", "most"), [(64, 512, 6), (1024, 512, 246), (20_000, 512, 512), (20_000, 8, 8), (8, 512, 4)]
 )
 def test_connections_take_a_quarter_of_the_files_at_most(files: int, wanted: int, most: int) -> None:
     assert connections_for(files, wanted) == most

@@ -44,6 +44,8 @@ def up(
     settings = load_settings(config, host=host, port=port, data_dir=data_dir)
     if demo and data_dir is None:
         settings.data_dir /= "demo"  # its traffic does not mix with messages that matter
+    if demo and "level" not in settings.log.model_fields_set:
+        settings.log.level = "warning"  # a line for each attempt would be gigabytes a day
     _run(settings, demo=demo, with_test_bench=True)
 
 

@@ -139,7 +139,8 @@ async def _sow(way_in: Callable[[], WayIn], sowing: Seed, sown: _Sown) -> None:
         seconds = max(clock.monotonic() - started_at, 0.001)
     print(
         f"{counted(sown.published)} published to {shown(queue)} in {seconds:.1f} s, "
-        f"{sown.published / seconds:,.0f} messages/s; run {sowing.run}"
+        f"{sown.published / seconds:,.0f} messages/s; run {sowing.run}, "
+        f"for {sowing.targets[0]}{' and others' if len(sowing.targets) > 1 else ''}"
     )
 
 

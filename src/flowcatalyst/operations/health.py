@@ -82,7 +82,9 @@ def _endpoints(app: App) -> Iterator[Reason]:
     if not app.at_work:
         return
     now, down = app.clock.monotonic(), app.engine.endpoint_outages.down
-    texts = [f"{name} is down for {minutes(now - one.since)}: {one.why}" for name, one in islice(down.items(), NAMED)]
+    texts = [
+        f"{name} has been down for {minutes(now - one.since)}: {one.why}" for name, one in islice(down.items(), NAMED)
+    ]
     yield from _named("endpoint", texts, len(down), "endpoints are down")
     broken = [one for one in app.breakers.items() if one[1].state is not BreakerState.CLOSED and one[0] not in down]
     texts = [f"the circuit breaker of {name} is {_in_words(breaker)}" for name, breaker in broken[:NAMED]]

@@ -6,19 +6,22 @@ Each tells once when it begins and once when it is over, however long it lasts, 
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 import structlog
 
 from flowcatalyst.clock import Clock
 from flowcatalyst.delivery.mediator import origin_of
-from flowcatalyst.message import Delivery, Severity
+from flowcatalyst.message import Severity
 from flowcatalyst.operations.warnings import WarningBook, WarningCode, WarningFilter
 from flowcatalyst.routing.blocked import BlockedGroup, BlockedGroups
 from flowcatalyst.routing.breaker import Breakers
 from flowcatalyst.routing.pool import Pool
+from flowcatalyst.routing.tracker import InFlightTracker
 
 ENDPOINT_PERIOD_S: Final = 10.0
 GROUP_PERIOD_S: Final = 30.0
@@ -145,7 +148,8 @@ class GroupOutages:
     def __init__(
         self,
         groups: BlockedGroups,
-        owned: Callable[[str], Delivery | None],
+        tracker: InFlightTracker,
+        pools: Callable[[], list[Pool]],
         clock: Clock,
         warnings: WarningBook,
         limit_s: float,
@@ -153,13 +157,16 @@ class GroupOutages:
         self.limit_s = limit_s
         self.blocked: list[BlockedGroup] = []  # longest first
         self._groups = groups
-        self._owned = owned
+        self._tracker = tracker
+        self._pools = pools
         self._clock = clock
         self._warnings = warnings
         self._told: set[str] = set()  # codes of pools
 
     async def look(self) -> None:
-        self.blocked = list(self._groups.longer_than(self.limit_s, self._clock.monotonic(), self._owned))
+        now = self._clock.monotonic()
+        failed = self._groups.longer_than(self.limit_s, now, self._tracker.owned)
+        self.blocked = sorted(chain(failed, self._hanging(now)), key=attrgetter("since"))
         first = {one.pool: one for one in reversed(self.blocked)}
         for pool in self._told - first.keys():
             self._warnings.acknowledge_all(WarningFilter(code=WarningCode.GROUP_BLOCKED, source=f"pool {pool}"))
@@ -167,11 +174,21 @@ class GroupOutages:
             one = first[pool]
             detail = one.detail[:MAX_DETAIL_CHARS]
             text = (
-                f"a group of pool {pool} is blocked for more than {minutes(self.limit_s)}: {one.group} waits for "
+                f"a group of pool {pool} has been blocked for more than {minutes(self.limit_s)}: {one.group} waits for "
                 f"message {one.message_id} ({detail})"
             )
             self._warnings.add(WarningCode.GROUP_BLOCKED, Severity.ERROR, text, f"pool {pool}")
         self._told = set(first)
+
+    def _hanging(self, now: float) -> Iterator[BlockedGroup]:
+        """Groups behind an attempt that is under way for so long, although others at its endpoint may be answered."""
+        pools = {pool.code: pool for pool in self._pools()}
+        for one in self._tracker:
+            if not one.attempt_at or one.attempt_at > now - self.limit_s or not one.ordered or not one.blocks_group:
+                continue
+            if not self._groups.knows(one) and one.pool in pools and pools[one.pool].has(one):
+                group, detail = one.group or "", f"attempt {one.tries} has not ended"
+                yield BlockedGroup(group, one.pool, one.broker_id, one.pointer.id, one.attempt_at, now, detail)
 
 
 class DeadLetterOutages:

@@ -37,8 +37,9 @@ class LossWatch:
         missing = self._pending - state["num_pending"] - (delivery - self._pending_at)
         passed_over = (seq - self._place[0]) - (delivery - self._place[1])
         created, self._created = self._created, state["created"]
+        begins_anew = delivery < self._place[1]  # a server that starts again may tell another time of the same consumer
         self._place, self._pending, self._pending_at = (seq, delivery), state["num_pending"], delivery
-        if created and created != self._created:
+        if created and created != self._created and begins_anew:
             what = "everything that the stream still has" if keeps_acknowledged else "what was not acknowledged"
             text = f"consumer {self._consumer} of stream {self._stream} was deleted and made anew: {what} comes again"
             self.found.append(Loss(text, 0))

@@ -54,6 +54,9 @@ class BlockedGroups:
                 outcome.detail,
             )
 
+    def knows(self, delivery: Delivery) -> bool:
+        return (delivery.broker_id or delivery.pointer.id) in self.by_message
+
     def longer_than(
         self, seconds: float, now: float, owned: Callable[[str], Delivery | None]
     ) -> Iterator[BlockedGroup]:

@@ -91,5 +91,5 @@ class Judge:
             self._noted[odd] = None
             if len(self._noted) > MOST_NOTED:
                 self._noted.popitem(last=False)
-            text = f"{outcome.note} from {endpoint}"
+            text = f"{endpoint}: {outcome.note}"
             self._tools.warnings.add(WarningCode.CONFIGURATION, Severity.WARN, text, "mediator")

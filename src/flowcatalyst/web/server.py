@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import anyio.lowlevel
 import structlog
 import uvicorn
 from litestar import Litestar
@@ -151,6 +152,7 @@ async def serve(
     limits = limits or ConnectionLimits(connections=connections_for(file_limit(), app.settings.api_connections))
     listening = bind(app.settings.host, app.settings.port)
     app.receivers_at = listening.from_here if with_test_bench else None
+    await anyio.lowlevel.checkpoint()  # loads what the first request would load, when there may be no file left to open
     try:
         async with app.storage_open(), api_server(api, listening, limits, app.clock), app.routing():
             yield listening

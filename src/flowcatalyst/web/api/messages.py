@@ -115,8 +115,9 @@ async def send_messages(
     After a 503 some messages may be in the queue: send them again with the same deduplicationId.
     """
     publisher = app.queues.get(queue)
-    if publisher is None:
-        others = f"the queues are: {', '.join(app.queues)}" if app.queues else "there are no queues"
+    if publisher is None or queue in app.removed_queues:  # nobody would read it
+        names = [name for name in app.queues if name not in app.removed_queues]
+        others = f"the queues are: {', '.join(names)}" if names else "there are no queues"
         raise ProblemError(HTTPStatus.NOT_FOUND, f"there is no queue {queue!r}; {others}")
     asked = await read_json(request, _body_decoder)
     if isinstance(asked, NewMessage):

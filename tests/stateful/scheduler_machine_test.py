@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 
 from hypothesis import settings
@@ -197,7 +198,13 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.scheduler.open(gate, count)
         for group in self.gates.get(gate, [])[:count]:
             self._leave_gate(group)
-        if gate in self.gates:
+
+    @precondition(lambda self: self.gates)
+    @rule(count=st.integers(1, 3))
+    def look_at_gates(self, count: int) -> None:
+        looked_at = list(self.gates)[:count]
+        assert list(islice(self.scheduler.gates_in_turn(), count)) == looked_at
+        for gate in looked_at:
             self.gates[gate] = self.gates.pop(gate)  # behind the others
 
     @precondition(lambda self: self.in_flight)

@@ -45,9 +45,10 @@ class Admission:
                 return 0
             wanted = self._look_left if now + GRAIN_S < self.looks_ahead_at else self._look(some)
         allowed = limits.most - len(scheduler)
-        if allowed >= some and scheduler.awaiting >= MOST_AWAITED:  # of what comes, some is what they wait for
-            allowed = some if self._now() + GRAIN_S >= self.looks_ahead_at else 0
-        return max(0, min(wanted, allowed)) if allowed >= some else 0
+        if allowed >= some and scheduler.awaiting < MOST_AWAITED:
+            return max(0, min(wanted, allowed))
+        # It holds all it may: only what its groups wait for is taken, and looked for now and then.
+        return some if scheduler.awaiting and self._now() + GRAIN_S >= self.looks_ahead_at else 0
 
     def note(self, room: int) -> None:
         """Somebody asked and was told this."""

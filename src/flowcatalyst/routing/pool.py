@@ -41,7 +41,7 @@ class Pool:
         self._scheduler = GroupScheduler()
         self._rate = SlidingWindow(limits.rate_per_minute)
         self._endpoints = Endpoints(tools.breakers, tools.endpoint_of, tools.origin_of)
-        self._slots: dict[asyncio.Task[None], None] = {}  # in the order they began
+        self.slots: dict[asyncio.Task[None], None] = {}  # in the order they began
         self._alarm = Alarm(self._now, self._pump)
         self._judge = Judge(code, self.stats, tools)
         self._pump_is_due, self._rate_waited_until = False, 0.0
@@ -49,7 +49,7 @@ class Pool:
         self._drained = asyncio.Event()
 
     def __repr__(self) -> str:
-        return f"<Pool {self.code} slots={len(self._slots)}/{self.limits.concurrency} {self._scheduler!r}>"
+        return f"<Pool {self.code} slots={len(self.slots)}/{self.limits.concurrency} {self._scheduler!r}>"
 
     @property
     def in_flight(self) -> int:
@@ -77,11 +77,6 @@ class Pool:
         return len(self._scheduler)
 
     @property
-    def slot_count(self) -> int:
-        """Tasks that work for the pool now."""
-        return len(self._slots)
-
-    @property
     def is_full(self) -> bool:
         """It holds all it may, parked ones included."""
         return len(self._scheduler) >= self._most
@@ -97,6 +92,11 @@ class Pool:
         if not room and not self.draining:
             self._pump_soon()  # perhaps only time has to pass until there is some
         return room
+
+    def has_to_take(self, delivery: Delivery) -> bool:
+        """Its group waits for it, perhaps with all that the pool is full of, and a slot has nothing else to do."""
+        busy = self.in_flight + self._scheduler.ready_count
+        return busy < self.limits.concurrency and self._scheduler.awaits(delivery)
 
     def refused(self, delivery: Delivery, delay_s: float) -> None:
         """A message goes back to its queue unheard. If its group waits for it, it waits for longer."""
@@ -194,7 +194,7 @@ class Pool:
 
     def cancel(self) -> None:
         """Stop attempts in flight. Their messages stay with the tracker, to be nacked by the caller."""
-        for slot in list(self._slots):
+        for slot in list(self.slots):
             slot.cancel()
 
     # Slots
@@ -211,23 +211,23 @@ class Pool:
         if self.draining or not self._fence.allows(now):
             return
         self._end_waits(now)
-        wanted = min(self.limits.concurrency - len(self._slots), self._scheduler.ready_count)
+        wanted = min(self.limits.concurrency - len(self.slots), self._scheduler.ready_count)
         for _ in range(wanted if (permits := self._rate.available(now)) is None else min(wanted, permits)):
             slot = self._tools.spawn(self._run_slot())
-            self._slots[slot] = None
+            self.slots[slot] = None
             slot.add_done_callback(self._slot_ended)
         self._arm()
         self._tell_room()
 
     async def _run_slot(self) -> None:
-        while len(self._slots) <= self.limits.concurrency:
+        while len(self.slots) <= self.limits.concurrency:
             if (delivery := self._next()) is None:
                 return
             self._judge.note_start(delivery)
             await self._process(delivery)
 
     def _slot_ended(self, slot: "asyncio.Task[None]") -> None:
-        self._slots.pop(slot, None)
+        self.slots.pop(slot, None)
         if self._scheduler.has_ready:
             self._pump_soon()
 
@@ -440,7 +440,7 @@ class Pool:
                 if ready and permit_at > self._rate_waited_until:  # once per wait, not per look
                     self._rate_waited_until = permit_at
                     self.stats.rate_limit_waits += 1
-            elif (ready and len(self._slots) < self.limits.concurrency) or (asked_in_vain and self.room):
+            elif (ready and len(self.slots) < self.limits.concurrency) or (asked_in_vain and self.room):
                 self._pump_soon()
         self._alarm.set(min(times, default=None))
 

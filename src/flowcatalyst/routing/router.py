@@ -136,7 +136,7 @@ class Router:
 
     def _is_refused(self, delivery: Delivery, pool: Pool, refused: set[tuple[Pool, str | None]]) -> bool:
         place = (pool, delivery.group if delivery.ordered else None)
-        if pool.is_full and (delivery.returns_in_order or not delivery.ordered):
+        if pool.is_full and (delivery.returns_in_order or not delivery.ordered) and not pool.has_to_take(delivery):
             refused.add(place)
             pool.admission.pause_looks()
         return place in refused and (delivery.ordered or pool.is_full)

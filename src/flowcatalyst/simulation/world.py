@@ -92,7 +92,7 @@ class _WitnessedEngine(Engine):
             held["buffered"] += pool.buffered
             held["groups"] += pool.group_count
             held["holds"] += pool.held_count
-            held["slots"] += pool.slot_count
+            held["slots"] += len(pool.slots)
         return held
 
 

@@ -559,6 +559,28 @@ class TestSeveralQueuesFeedOneGroup:
 
         run_virtual(play())
 
+    def test_nobody_passes_a_message_that_a_full_pool_sent_back_for_a_while(self) -> None:
+        async def play() -> None:
+            world = World(latency_s=0.05, POOL=PoolLimits(concurrency=1, capacity=2, parked_limit=0))
+            world.queue("ordered")
+            world.queue("unordered")
+            world.hosts.answers("A1", *[ERROR_500] * 3)
+            async with world.running():
+                await world.publish("ordered", *self.feed("A", 1))
+                await asyncio.sleep(5.0)  # its queue has it for half a minute
+                world.hosts.latency_s = 100.0
+                await world.publish("ordered", *spread("busy", 1, "POOL"))
+                await asyncio.sleep(1.0)
+                world.hosts.latency_s = 0.05
+                await world.publish("unordered", *self.feed("N", 3))
+                await asyncio.sleep(80.0)
+                assert len([name for name, delay_s in world.queues["ordered"].nacked if delay_s == REFUSAL_S]) >= 3
+                await world.until_empty()
+            shared = [name for name in world.started() if not name.startswith("busy")]
+            assert shared == ["A1"] * 4 + ["N1", "N2", "N3"]
+
+        run_virtual(play())
+
     @pytest.mark.parametrize("first", ["embedded", "ordered"])
     def test_messages_that_groups_wait_for_keep_their_places_in_a_full_pool(self, first: QueueKind) -> None:
         async def play() -> None:

@@ -37,14 +37,16 @@ def _() -> None:
 
 
 @BUGS.add(
-    "places of messages that groups wait for are given away",
-    test="tests/integration/admission_test.py::TestSeveralQueuesFeedOneGroup::"
-    "test_messages_that_groups_wait_for_keep_their_places_in_a_full_pool",
+    "groups that wait for a message to come back fill their pool",
+    test="tests/integration/admission_test.py::"
+    "test_groups_that_wait_for_a_message_to_come_back_take_no_place_in_their_pool",
 )
 def _() -> None:
-    @instead_of(Pool, "is_full")
-    def is_full(original: Any, self: Any) -> bool:
-        return bool(len(self._scheduler) >= self._most)
+    @instead_of(Admission, "room")
+    def room(original: Any, self: Any, limits: PoolLimits) -> int:
+        free: int = limits.most - len(self._scheduler) - self._scheduler.awaiting
+        asked: int = original(self, limits)
+        return max(0, min(asked, free))
 
 
 @BUGS.add("a slot goes on although its pool shrank")
@@ -144,9 +146,20 @@ def _() -> None:
 
 
 @BUGS.add(
-    "a group does not wait for a message that its full pool sent back",
+    "a full pool refuses the message that its group waits for",
     test="tests/integration/admission_test.py::TestSeveralQueuesFeedOneGroup::"
     "test_a_full_pool_still_takes_the_message_that_its_group_waits_for",
+)
+def _() -> None:
+    @instead_of(Pool, "has_to_take")
+    def has_to_take(original: Any, self: Any, delivery: Delivery) -> bool:
+        return False
+
+
+@BUGS.add(
+    "a group does not wait for a message that its full pool sent back",
+    test="tests/integration/admission_test.py::TestSeveralQueuesFeedOneGroup::"
+    "test_nobody_passes_a_message_that_a_full_pool_sent_back_for_a_while",
 )
 def _() -> None:
     @instead_of(Pool, "refused")

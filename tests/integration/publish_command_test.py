@@ -376,7 +376,7 @@ def test_seeded_ids_carry_their_place(command: Command, groups: str, made: set[s
     positions: dict[str, list[int]] = {}
     for place in places:
         assert place is not None
-        assert said.endswith(f"run {place.run}\n")
+        assert said.endswith(f"run {place.run}, for http://127.0.0.1:8080/api/test/fast\n")
         positions.setdefault(place.group, []).append(place.position)
     assert positions.keys() == made
     assert all(found == list(range(1, len(found) + 1)) for found in positions.values())

@@ -184,7 +184,7 @@ class GroupOutages:
         """Groups behind an attempt that is under way for so long, although others at its endpoint may be answered."""
         pools = {pool.code: pool for pool in self._pools()}
         for one in self._tracker:
-            if not one.attempt_at or one.attempt_at > now - self.limit_s or not one.ordered or not one.blocks_group:
+            if not one.tries or one.attempt_at > now - self.limit_s or not one.ordered or not one.blocks_group:
                 continue
             if not self._groups.knows(one) and one.pool in pools and pools[one.pool].has(one):
                 group, detail = one.group or "", f"attempt {one.tries} has not ended"

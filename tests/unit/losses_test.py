@@ -34,10 +34,9 @@ def vanished(*states: dict[str, Any]) -> list[int | None]:
         ([state(5, 5, 25), state(90, 15, 15, filter_subject="a")], []),  # the rest was not for it
         ([state(50, 60, 9), state(30, 40, 29)], []),  # a server that crashed
         ([state(5, 5, 25), state(0, 0, 30, created="one")], [0]),  # another consumer
-        (
-            [state(5, 5, 25), state(9, 9, 21, created="noon and a bit")],
-            [],
-        ),  # the same one, told by a server that restarted
+        # The same one, told by a server that restarted; and another one.
+        ([state(5, 5, 25, "2026-11-17T16:51:36.703404Z"), state(9, 9, 21, "2026-11-17T16:51:36.703528Z")], []),
+        ([state(5, 5, 25, "2026-11-17T16:51:36.703404Z"), state(5, 5, 25, "2026-11-17T16:51:38.1Z")], [0]),
     ],
 )
 def test_of_two_looks_at_a_consumer(states: list[dict[str, Any]], expected: list[int]) -> None:

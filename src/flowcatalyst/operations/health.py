@@ -29,6 +29,7 @@ TOLD_BY_REASONS: Final = (
     WarningCode.GROUP_BLOCKED,
     WarningCode.QUEUE_UNAVAILABLE,
     WarningCode.STANDBY,
+    WarningCode.MESSAGES_LOST,
 )
 
 
@@ -150,6 +151,8 @@ def _tasks(app: App) -> Iterator[Reason]:
 
 def _warnings(app: App) -> Iterator[Reason]:
     """What nobody has acknowledged."""
+    if lost := app.warnings.list(WarningFilter(code=WarningCode.MESSAGES_LOST, acknowledged=False)):
+        yield Reason(Level.WARNING, "messages", f"messages were lost; acknowledge the warning: {lost[0].message}")
     counts = app.warnings.open_by_severity()
     if not counts[Severity.ERROR] and not counts[Severity.CRITICAL]:
         return

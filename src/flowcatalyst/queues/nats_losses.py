@@ -1,10 +1,12 @@
 """What a stream lost while nobody looked: it was made anew, so was its consumer, or messages vanished from it. Pure."""
 
+from contextlib import suppress
 from typing import Any, Final
 
 from flowcatalyst.queues.contract import Loss
 
 Json = dict[str, Any]
+SAME_CONSUMER_S: Final = 0.1
 _GUESS: Final = "purged, deleted or dropped by its limits"
 
 
@@ -37,9 +39,8 @@ class LossWatch:
         missing = self._pending - state["num_pending"] - (delivery - self._pending_at)
         passed_over = (seq - self._place[0]) - (delivery - self._place[1])
         created, self._created = self._created, state["created"]
-        begins_anew = delivery < self._place[1]  # a server that starts again may tell another time of the same consumer
         self._place, self._pending, self._pending_at = (seq, delivery), state["num_pending"], delivery
-        if created and created != self._created and begins_anew:
+        if created and _are_two(created, self._created):
             what = "everything that the stream still has" if keeps_acknowledged else "what was not acknowledged"
             text = f"consumer {self._consumer} of stream {self._stream} was deleted and made anew: {what} comes again"
             self.found.append(Loss(text, 0))
@@ -50,6 +51,14 @@ class LossWatch:
         if created and vanished > 0:
             text = f"at least {vanished} messages vanished from stream {self._stream} before they were delivered"
             self.found.append(Loss(f"{text}: they were {_GUESS}", vanished))
+
+
+def _are_two(created: str, again: str) -> bool:
+    """Whether these are times of two consumers: a server that restarts tells of the same one a little differently."""
+    if created[:16] == again[:16]:  # the same minute
+        with suppress(ValueError):
+            return abs(float(created[17:].rstrip("Z")) - float(again[17:].rstrip("Z"))) > SAME_CONSUMER_S
+    return created != again
 
 
 def _is_filtered(config: Json) -> bool:

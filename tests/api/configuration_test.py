@@ -129,3 +129,17 @@ async def test_a_queue_that_was_removed_takes_no_messages_until_it_is_configured
                 answer.assert_problem(404, "there is no queue 'pay'; the queues are: mail")
         await router.until_settled()
         assert (await router.stats())["totalRequests"] == 2
+
+
+async def test_a_queue_that_comes_back_while_the_router_rests_takes_messages_again(tmp_path: Path) -> None:
+    source = tmp_path / "router.json"
+    source.write_text('{"queues": [{"queueName": "pay"}, {"queueName": "mail"}]}')
+    async with run_router(tmp_path / "data", sync={"config_url": str(source)}) as router:
+        source.write_text('{"queues": [{"queueName": "mail"}]}')
+        assert (await router.client.post("/config/reload")).status == 200
+        source.write_text('{"queues": [{"queueName": "pay"}, {"queueName": "mail"}]}')
+        router.app.at_work = False  # as a standby: the next term begins with what is configured then
+        assert (await router.client.post("/config/reload")).status == 200
+        router.app.at_work = True
+        message = {"mediationTarget": router.receiver("fast")}
+        assert (await router.client.post("/api/messages?queue=pay", message)).status == 202

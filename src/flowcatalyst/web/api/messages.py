@@ -114,9 +114,10 @@ async def send_messages(
     was sent less than five minutes ago is a duplicate and not published again, if the broker of the queue can tell.
     After a 503 some messages may be in the queue: send them again with the same deduplicationId.
     """
-    publisher = app.queues.get(queue)
-    if publisher is None or queue in app.removed_queues:  # nobody would read it
-        names = [name for name in app.queues if name not in app.removed_queues]
+    unread = app.removed_queues.keys() - app.config.queues.keys()
+    publisher = app.queues.get(queue) if queue not in unread else None
+    if publisher is None:
+        names = [name for name in app.queues if name not in unread]
         others = f"the queues are: {', '.join(names)}" if names else "there are no queues"
         raise ProblemError(HTTPStatus.NOT_FOUND, f"there is no queue {queue!r}; {others}")
     asked = await read_json(request, _body_decoder)

@@ -5,11 +5,13 @@
 
 FROM python:3.11-slim AS build
 WORKDIR /source
-COPY requirements.lock pyproject.toml README.md LICENSE ./
+COPY requirements.lock requirements-extras.lock pyproject.toml README.md LICENSE ./
 COPY src ./src
-# The lock file also pins what only the tests need. As a constraint it pins what is installed and adds nothing.
+# Which brokers it knows: --build-arg EXTRAS=nats. ActiveMQ's client needs a C compiler, which this image does not have.
+ARG EXTRAS=sqs,nats,redis,http2
 RUN python -m venv /opt/flowcatalyst \
-    && /opt/flowcatalyst/bin/pip install --no-cache-dir --disable-pip-version-check --constraint requirements.lock .
+    && /opt/flowcatalyst/bin/pip install --no-cache-dir --disable-pip-version-check \
+    --constraint requirements.lock --constraint requirements-extras.lock ".[${EXTRAS}]"
 
 FROM python:3.11-slim
 RUN useradd --system --uid 10001 --user-group --home-dir /data --shell /usr/sbin/nologin flowcatalyst \

@@ -2,10 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 READY := $(VENV)/.ready
+EXTRAS := $(VENV)/.extras
+DEV := $(VENV)/.dev
 ACTIVEMQ := $(VENV)/.activemq
+NEEDS := $(PYTHON) tests/servers/needs.py
 
-.PHONY: help activemq run test soak servers lint type fmt bench clean
+.PHONY: help extras activemq run quick test soak servers lint type fmt bench dist clean
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -13,47 +17,69 @@ help: ## Show this help
 $(READY): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "FlowCatalyst needs Python 3.11 or newer, this is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 ...")'
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "Python's venv module is missing. On Debian: apt-get install python3-venv"; rm -rf $(VENV); exit 1; }
-	@echo "Installing into $(VENV) (first run only, about a minute) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@echo "Installing the router into $(VENV) (first run only, less than a minute) ..."
+	@$(PIP) -r requirements.lock
+	@$(PIP) --no-deps -e .
+	@touch $@
+
+$(EXTRAS): $(READY) requirements-extras.lock
+	@echo "Installing the clients of SQS, NATS, Redis, PostgreSQL and HTTP/2 into $(VENV) (first run only) ..."
+	@$(PIP) -r requirements-extras.lock
+	@touch $@
+
+$(DEV): $(EXTRAS) requirements-dev.lock
+	@echo "Installing the tools of tests into $(VENV) (first run only, about a minute) ..."
+	@$(PIP) -r requirements-dev.lock
 	@touch $@
 
 # The AMQP client is built from source: only those who need ActiveMQ need a C compiler.
 $(ACTIVEMQ): $(READY) requirements-activemq.lock
 	@echo "Building the AMQP client (first run only, about half a minute) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-activemq.lock || \
-	  { test "$$(id -u)" = 0 && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq gcc libc6-dev python3-dev >/dev/null && \
-	    $(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-activemq.lock; } || \
-	  { echo "The AMQP client cannot be built: it needs a C compiler. On Debian: apt-get install gcc libc6-dev python3-dev"; exit 1; }
+	@$(PIP) -r requirements-activemq.lock || \
+	  { test "$$(id -u)" = 0 && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $$($(NEEDS) compiler) >/dev/null && \
+	    $(PIP) -r requirements-activemq.lock; } || \
+	  { echo "The AMQP client cannot be built: it needs a C compiler. On Debian: apt-get install $$($(NEEDS) compiler)"; exit 1; }
 	@touch $@
+
+extras: $(EXTRAS) ## Add what SQS and NATS queues, a Redis standby, PostgreSQL and HTTP/2 need
 
 activemq: $(ACTIVEMQ) ## Add what ActiveMQ queues need (builds the AMQP client, needs a C compiler)
 
 run: $(READY) ## Start a router with demo traffic on http://127.0.0.1:8080
 	@$(BIN)/flowcatalyst up --demo
 
-test: $(ACTIVEMQ) ## Run all tests
+quick: $(DEV) ## Run what needs no server and no process, in about a minute
+	@$(BIN)/python -m pytest --quick -n 2 --dist loadgroup --no-summary -p no:schemathesis
+
+test: ## Run all tests; says first what it installs for them
+	@$(NEEDS)
+	@$(MAKE) --no-print-directory $(DEV)
+	@$(MAKE) --no-print-directory $(ACTIVEMQ) || test -z "$$TEST_REQUIRE_SERVERS"
 	@$(BIN)/python -m pytest -m 'not brokers' -n 3 --dist loadgroup
-	@$(BIN)/python -m pytest -m brokers -n 6 --dist loadgroup
+	@$(BIN)/python -m pytest -m brokers -n 6 --dist loadgroup -p no:schemathesis
 
 SEEDS ?= 5000
-soak: $(READY) ## Play many simulated histories: make soak SEEDS=100000 (FIRST= picks the first seed)
+soak: $(DEV) ## Look for new faults: simulated histories, SEEDS=100000 of them (FIRST= picks the first), and properties
 	@$(BIN)/python -m tests.sim $(SEEDS) --first $(or $(FIRST),0)
+	@$(BIN)/python -m pytest -n 2 -m hypothesis --hypothesis-profile explore --no-summary
 
-servers: $(ACTIVEMQ) ## Start Redis, NATS, ElasticMQ, moto, ActiveMQ and Artemis to play with, until Ctrl-C
+servers: $(DEV) $(ACTIVEMQ) ## Start Redis, PostgreSQL, NATS, ElasticMQ, moto, ActiveMQ and Artemis to play with, until Ctrl-C
 	@$(BIN)/python -m tests.servers
 
-lint: $(READY) ## Check style
-	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+lint: $(DEV) ## Check style, and that packages import one way
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports --no-logo
 
-type: $(READY) ## Check types
+type: $(DEV) ## Check types
 	@$(BIN)/mypy
 
-fmt: $(READY) ## Format the code and fix what can be fixed
+fmt: $(DEV) ## Format the code and fix what can be fixed
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-bench: $(ACTIVEMQ) ## Measure throughput and CPU against wrk and a naive router, and on each broker (installs nginx and wrk on Debian)
+bench: $(DEV) $(ACTIVEMQ) ## Measure throughput and CPU against wrk and a naive router, and on each broker (installs nginx and wrk on Debian)
 	@$(BIN)/python -m bench
+
+dist: $(DEV) ## Build the wheel and the source distribution into dist/
+	@$(BIN)/python -m build --no-isolation
 
 clean: ## Remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .servers build dist

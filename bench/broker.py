@@ -12,13 +12,14 @@ import uvloop
 
 from bench.measure import Stopwatch
 from bench.workload import Workload
-from flowcatalyst import interpreter
-from flowcatalyst.app import App
-from flowcatalyst.config import EmbeddedSettings, LogSettings, QueueSettings, Settings
-from flowcatalyst.message import DEFAULT_POOL, Settled
-from flowcatalyst.observe.logs import configure_logs
-from flowcatalyst.pool_settings import PoolSettings
+from flowcatalyst.app.router import App
+from flowcatalyst.control.pool_settings import PoolSettings
+from flowcatalyst.control.settings import LogSettings, Settings
+from flowcatalyst.core import interpreter
+from flowcatalyst.core.logs import configure_logs
+from flowcatalyst.core.message import DEFAULT_POOL, Settled
 from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.queues.settings import EmbeddedSettings, PostgresSettings, QueueSettings
 
 QUEUE = "bench"
 CONNECTIONS = 4
@@ -30,6 +31,7 @@ def settings(folder: Path, slots: int, uri: str) -> Settings:
         pools=[PoolSettings(code=DEFAULT_POOL, concurrency=slots)],
         embedded=EmbeddedSettings(queues=[]),
         queues=[QueueSettings(name=QUEUE, uri=uri, connections=CONNECTIONS)],
+        postgres=PostgresSettings(user="postgres"),
         log=LogSettings.model_validate({"level": "warning", "format": "json", "file": folder / "router.log"}),
     )
 
@@ -66,7 +68,7 @@ async def plain_loop(app: App, count: int) -> float:
     async def work() -> None:
         nonlocal left
         while left > 0:
-            batch = await queue.receive(queue.capabilities.max_batch, 1.0)
+            batch = await queue.receive(queue.batching.max_batch, 1.0)
             results = await queue.ack(batch) if batch else []
             left -= results.count(Settled.OK)
 

@@ -1,4 +1,4 @@
-"""The table of 000 for real: 100 messages, 10 slots, an endpoint that takes 100 ms."""
+"""A table of expectations for real: 100 messages, 10 slots, an endpoint that takes 100 ms."""
 
 import tempfile
 from pathlib import Path
@@ -7,9 +7,9 @@ import uvloop
 
 from bench.router import drain, seed, settings
 from bench.servers import slow_endpoint
-from flowcatalyst.app import App
-from flowcatalyst.message import MessagePointer, encode_pointer
-from flowcatalyst.observe.logs import configure_logs
+from flowcatalyst.app.router import App
+from flowcatalyst.core.logs import configure_logs
+from flowcatalyst.core.message import MessagePointer, encode_pointer
 
 EXPECTED_S = {1: 10.0, 5: 2.0, 10: 1.0, 100: 1.0}
 

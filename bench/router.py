@@ -10,13 +10,14 @@ import uvloop
 
 from bench.measure import Stopwatch
 from bench.workload import Workload
-from flowcatalyst import interpreter
-from flowcatalyst.app import App
-from flowcatalyst.config import EmbeddedSettings, LogSettings, Settings
-from flowcatalyst.message import DEFAULT_POOL
-from flowcatalyst.observe.logs import configure_logs
-from flowcatalyst.pool_settings import PoolSettings
+from flowcatalyst.app.router import App
+from flowcatalyst.control.pool_settings import PoolSettings
+from flowcatalyst.control.settings import LogSettings, Settings
+from flowcatalyst.core import interpreter
+from flowcatalyst.core.logs import configure_logs
+from flowcatalyst.core.message import DEFAULT_POOL
 from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.queues.settings import EmbeddedSettings
 
 
 def settings(folder: Path, slots: int, level: str = "info") -> Settings:

@@ -52,8 +52,8 @@ wrk.headers["Authorization"] = "Bearer secret"
 def require_tools() -> None:
     """nginx and wrk, installed as Debian packages if they are missing."""
     try:
-        program("nginx", "nginx-light")
-        program("wrk", "wrk")
+        program("nginx")
+        program("wrk")
     except ServerMissingError as error:
         sys.exit(f"The benchmark needs nginx and wrk: {error}")
 
@@ -87,9 +87,7 @@ def _nginx(folder: Path, tls: str) -> Iterator[tuple[int, int]]:
     port, tls_port = free_port(), free_port()
     config = folder / "nginx.conf"
     config.write_text(_NGINX_CONF.format(folder=folder, port=port, tls=tls.format(folder=folder, port=tls_port)))
-    process = subprocess.Popen(
-        [program("nginx", "nginx-light"), "-c", config, "-p", folder, "-e", folder / "error.log"]
-    )
+    process = subprocess.Popen([program("nginx"), "-c", config, "-p", folder, "-e", folder / "error.log"])
     try:
         _wait_for_port(port)
         yield port, tls_port
@@ -111,7 +109,7 @@ def run_wrk(url: str, connections: int, folder: Path, seconds: int = 4) -> float
     """Requests per second that wrk gets out of the sink."""
     script = folder / "post.lua"
     script.write_text(_WRK_SCRIPT)
-    command = [program("wrk", "wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url]
+    command = [program("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "-s", str(script), url]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = re.search(r"Requests/sec:\s+([\d.]+)", output)
     if found is None:

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass
 from itertools import accumulate
 
-from flowcatalyst.message import MessagePointer, encode_pointer
+from flowcatalyst.core.message import MessagePointer, encode_pointer
 
 
 @dataclass(frozen=True, slots=True)

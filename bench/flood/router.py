@@ -12,15 +12,16 @@ from typing import Final
 
 import uvloop
 
-from flowcatalyst import interpreter
-from flowcatalyst.app import App
-from flowcatalyst.config import AuthSettings, EmbeddedSettings, LogSettings, Settings
-from flowcatalyst.credentials import hash_key
-from flowcatalyst.message import DEFAULT_POOL, MessagePointer, encode_pointer
-from flowcatalyst.observe.logs import configure_logs
-from flowcatalyst.pool_settings import PoolSettings
+from flowcatalyst.app.router import App
+from flowcatalyst.app.serve import serve
+from flowcatalyst.control.pool_settings import PoolSettings
+from flowcatalyst.control.settings import AuthSettings, LogSettings, Settings
+from flowcatalyst.core import interpreter
+from flowcatalyst.core.credentials import hash_key
+from flowcatalyst.core.logs import configure_logs
+from flowcatalyst.core.message import DEFAULT_POOL, MessagePointer, encode_pointer
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.web.server import serve
+from flowcatalyst.queues.settings import EmbeddedSettings
 
 GROUPS: Final = 200
 BATCHES_PER_S: Final = 10
@@ -83,7 +84,7 @@ async def main(folder: Path, target: str, per_s: int) -> None:
     configure_logs(settings.log.level, settings.log.format, settings.log.file)
     app = App(settings)
     interpreter.tune()
-    async with serve(app, with_test_bench=False) as listening:
+    async with serve(app, with_sandbox=False) as listening:
         print(json.dumps({"port": listening.port}), flush=True)
         feeding = asyncio.ensure_future(feed(app, target, per_s))
         ticker, delivered = Ticker(), 0

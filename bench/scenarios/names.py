@@ -58,5 +58,5 @@ async def _beside_dead_names(stage: Stage, dead: int) -> list[Figure]:
 
 def _compiled(folder: Path) -> Path:
     shim = folder / "slow_names.so"
-    subprocess.run([program("cc", "gcc"), "-shared", "-fPIC", "-O1", "-o", shim, SHIM, "-ldl"], check=True)
+    subprocess.run([program("cc"), "-shared", "-fPIC", "-O1", "-o", shim, SHIM, "-ldl"], check=True)
     return shim

@@ -13,12 +13,14 @@ import pytest
 import structlog
 from uvicorn.protocols.http import httptools_impl
 
-from flowcatalyst.credentials import hash_key, hash_password, new_key
-from flowcatalyst.observe.logs import LogFormat, close_logs, configure_logs
-from flowcatalyst.operations.dead_letters import DeadLetters
-from flowcatalyst.web.access import MAX_FAILED_PASSWORDS_PER_S
+from flowcatalyst.api.access import MAX_FAILED_PASSWORDS_PER_S
+from flowcatalyst.control.dead_letters import DeadLetters
+from flowcatalyst.core.credentials import hash_key, hash_password, new_key
+from flowcatalyst.core.logs import LogFormat, close_logs, configure_logs
 from tests.api.running import Answer, Client, Running, run_router
 from tests.support.http_servers import always, raw_server, reply
+
+pytestmark = pytest.mark.thorough  # a router for each test; `make quick` has the rules in tests/unit/access_test.py
 
 ADMIN_KEY, READER_KEY = new_key(), new_key()
 KEYS = {"mode": "api_key", "admin": [hash_key(ADMIN_KEY.encode())], "read_only": [hash_key(READER_KEY.encode())]}
@@ -379,7 +381,7 @@ async def test_no_credentials_are_logged_with_a_bug(
     async def broken(self: DeadLetters, *args: Any) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(DeadLetters, "list", broken)
+    monkeypatch.setattr(DeadLetters, "page", broken)
     configure_logs("debug", log_format, tmp_path / "log")
     async with running_as(tmp_path / "data", KEYS, {"X-API-Key": ADMIN_KEY}) as router:
         (await router.client.get("/monitoring/dead-letters")).assert_problem(500)

@@ -1,7 +1,7 @@
 from typing import Any
 from urllib.parse import quote
 
-from flowcatalyst.routing.breaker import OPEN_S, WINDOW_CALLS
+from flowcatalyst.router.breaker import OPEN_S, WINDOW_CALLS
 from tests.api.running import Running, on_idle_router, until
 
 PATH = "/monitoring/circuit-breakers"
@@ -57,6 +57,23 @@ async def test_a_reset_closes_the_breaker_of_one_endpoint_and_no_other(router: R
     answer = await router.client.post(f"{PATH}/reset?endpoint={quote(first, safe='')}")
     assert (answer.status, answer.json) == (200, {"reset": 1})
     assert await states(router) == {first: "CLOSED", second: "OPEN"}
+
+
+async def test_a_reset_starts_what_waits_for_the_breaker(router: Running) -> None:
+    fast, breaker = router.receiver("fast"), router.app.breakers.get(router.receiver("fast"))
+    in_an_hour = router.app.clock.monotonic() + 3600
+    for _ in range(WINDOW_CALLS):
+        breaker.record(failed=True, now=in_an_hour, admitted_at=in_an_hour)
+    await router.client.post("/api/seed/messages?count=3")
+
+    async def waits() -> bool:
+        return breaker.rejected > 0
+
+    await until(waits)
+    assert router.app.sandbox.judge.requests == 0
+    await router.client.post(f"{PATH}/reset?endpoint={quote(fast, safe='')}")
+    await router.until_settled()
+    assert router.app.sandbox.judge.requests == 3
 
 
 async def test_a_reset_without_an_endpoint_closes_all_breakers(router: Running) -> None:

@@ -1,20 +1,17 @@
 """What a browser gets and sends: headers that keep strangers out of our pages, and pages that work all the same."""
 
-import asyncio
 import base64
 import hashlib
-import os
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
-from flowcatalyst.web.browser_headers import page_policy
-from tests.api.running import DEADLINE_S, Running, on_idle_router
+from flowcatalyst.api.browser_headers import page_policy
+from tests.api.running import Running, on_idle_router
+from tests.support.browser import needs_browser, open_page
 
 NOTHING_RUNS = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 @on_idle_router
@@ -81,20 +78,9 @@ async def test_a_page_of_another_origin_may_link_here(idle_router: Running) -> N
     assert answer.status == 200
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="NO BROWSER: chromium is not installed, so no page was looked at with one")
+@needs_browser
 async def test_the_home_page_comes_alive_in_a_browser(router: Running, tmp_path: Path) -> None:
-    assert CHROMIUM is not None
-    browser = await asyncio.create_subprocess_exec(
-        *[CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"],
-        *[f"--user-data-dir={tmp_path / 'browser'}", "--virtual-time-budget=3000", "--enable-logging=stderr"],
-        *["--disable-background-networking", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"],
-        *["--dump-dom", f"{router.listening.url}/"],
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env={**os.environ, "HOME": str(tmp_path)},
-    )
-    async with asyncio.timeout(3 * DEADLINE_S):
-        seen, said = await browser.communicate()
-    assert '<span id="state" class="quiet">live</span>' in seen.decode()
-    assert "<td>DEFAULT-POOL</td>" in seen.decode()
-    assert "Content Security Policy" not in said.decode()
+    async with open_page(tmp_path, f"{router.listening.url}/") as page:
+        await page.until("document.getElementById('state').textContent === 'live'")
+        assert await page.ask("document.querySelector('#pools td').textContent") == "DEFAULT-POOL"
+        assert page.said == []  # it would tell of what the policy forbids

@@ -21,7 +21,7 @@ async def test_without_a_config_url_the_settings_are_in_force(idle_router: Runni
         "synced": False,
         "lastSuccessAt": None,
         "lastAttemptAt": None,
-        "trouble": "",
+        "lastError": "",
         "problems": [],
         "sources": [],
     }
@@ -37,12 +37,16 @@ async def test_without_a_config_url_the_settings_are_in_force(idle_router: Runni
         "retryStatuses": [],
         "success": "2xx",
         "ackBeforeNext": False,
+        "source": "default",
+        "changedByApi": {},
     }
     assert queues[3] == {
         "queueName": "low",
         "queueUri": "embedded:low",
         "connections": 1,
         "visibilityTimeout": None,
+        "source": "default",
+        "raw": None,
     }
 
 
@@ -56,7 +60,7 @@ async def test_a_reload_puts_in_force_what_is_new_and_reports_it(tmp_path: Path)
     source.write_text(document(A=1, B=2))
     async with run_router(tmp_path / "data", sync={"config_url": str(source)}) as router:
         found = (await router.client.get(PATH)).json
-        assert (found["synced"], found["trouble"], found["sources"][0]["ok"]) == (True, "", True)
+        assert (found["synced"], found["lastError"], found["sources"][0]["ok"]) == (True, "", True)
         assert [pool["code"] for pool in found["processingPools"]] == ["A", "B"]
         nothing: dict[str, Any] = {
             "changed": False,
@@ -91,7 +95,7 @@ async def test_a_source_that_fails_says_why_without_its_credentials(tmp_path: Pa
             assert "s3cret" not in answer.text
             (source,) = answer.json["sources"]
             assert (source["ok"], source["failure"]) == (False, sentence)
-            assert answer.json["trouble"] == sentence
+            assert answer.json["lastError"] == sentence
             assert [pool["code"] for pool in answer.json["processingPools"]] == ["A"]  # as before
 
 
@@ -102,6 +106,24 @@ async def test_entries_that_cannot_be_used_are_listed(tmp_path: Path) -> None:
         found = (await router.client.get(PATH)).json
         assert len(found["problems"]) == 1
         assert "B" in found["problems"][0]
+
+
+async def test_a_reload_tells_of_a_queue_that_nobody_can_make_until_it_is_mended(tmp_path: Path) -> None:
+    source = tmp_path / "router.json"
+    source.write_text(document(A=1))
+    async with run_router(tmp_path / "data", sync={"config_url": str(source)}) as router:
+        wrong = {"queueName": "n", "queueUri": "kafka://127.0.0.1/topic"}
+        source.write_text(json.dumps({**json.loads(document(A=1)), "queues": [wrong]}))
+        report = (await router.client.post("/config/reload")).json
+        (problem,) = report["problems"]
+        assert problem.startswith("queue n: its queueUri has no known scheme")
+        assert report["queuesAdded"] == []
+        assert (await router.client.get(PATH)).json["problems"] == [problem]
+        (warning,) = (await router.client.get("/monitoring/warnings?acknowledged=false")).json
+        assert (warning["code"], warning["message"]) == ("CONFIG_REJECTED", problem)
+        source.write_text(document(A=1))
+        assert (await router.client.post("/config/reload")).json["problems"] == []
+        assert (await router.client.get("/monitoring/warnings?acknowledged=false")).json == []
 
 
 async def test_the_queue_of_a_source_has_the_name_it_has_there(tmp_path: Path) -> None:
@@ -143,3 +165,47 @@ async def test_a_queue_that_comes_back_while_the_router_rests_takes_messages_aga
         router.app.at_work = True
         message = {"mediationTarget": router.receiver("fast")}
         assert (await router.client.post("/api/messages?queue=pay", message)).status == 202
+
+
+async def test_a_pool_that_was_changed_by_the_api_shows_what_is_in_force_and_what_is_configured(tmp_path: Path) -> None:
+    source = tmp_path / "router.json"
+    source.write_text(document(A=1, B=2))
+    async with run_router(tmp_path / "data", sync={"config_url": str(source)}) as router:
+        change = {"concurrency": 7, "retryStatuses": [404], "rateLimitPerMinute": 60}
+        assert (await router.client.put("/monitoring/pools/A", change)).status == 200
+
+        async def pools() -> dict[str, Any]:
+            return {pool["code"]: pool for pool in (await router.client.get(PATH)).json["processingPools"]}
+
+        found = await pools()
+        assert {name: found["A"][name] for name in change} == change
+        assert found["A"]["capacity"] == 140
+        before: dict[str, Any] = {"concurrency": 1, "rateLimitPerMinute": None, "capacity": 50, "retryStatuses": []}
+        assert (found["A"]["source"], found["A"]["changedByApi"]) == ("sync", before)
+        assert (found["B"]["concurrency"], found["B"]["source"], found["B"]["changedByApi"]) == (2, "sync", {})
+        source.write_text(document(A=3, B=2))
+        assert (await router.client.post("/config/reload")).json["poolsChanged"] == ["A"]
+        found = await pools()
+        assert (found["A"]["concurrency"], found["A"]["changedByApi"]) == (3, {})
+        router.app.at_work = False  # a standby has no pools yet
+        assert (await pools())["A"]["concurrency"] == 3
+        router.app.at_work = True
+
+
+async def test_a_raw_queue_is_shown_without_its_secrets(tmp_path: Path) -> None:
+    raw = {"target": "http://127.0.0.1:9/hook?key=SECRET", "group": "$.g", "headers": {"X-Tenant": "SECRET"}}
+    async with run_router(tmp_path, queues=[{"name": "shop", "uri": "embedded:shop", "raw": raw}]) as router:
+        answer = await router.client.get("/monitoring/config")
+    assert [queue["raw"] for queue in answer.json["queues"] if queue["queueName"] == "shop"] == [
+        {
+            "target": "http://127.0.0.1:9/hook?***",
+            "pool": "DEFAULT-POOL",
+            "group": "$.g",
+            "id": "broker",
+            "missing": "reject",
+            "mode": None,
+            "contentType": "application/json",
+            "headers": ["X-Tenant"],
+        }
+    ]
+    assert "SECRET" not in answer.text

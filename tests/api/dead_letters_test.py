@@ -1,16 +1,20 @@
 import json
 import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from flowcatalyst.api.listing import MAX_LIST_BYTES
+from flowcatalyst.api.router.dead_letters import SHOWN_CHARS
+from flowcatalyst.api.secrets import HIDDEN_ECHO
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.web.api.dead_letters import SHOWN_CHARS
-from flowcatalyst.web.listing import MAX_LIST_BYTES
-from flowcatalyst.web.secrets import HIDDEN_ECHO
-from tests.api.running import Running, on_idle_router
+from tests.api.running import Running, on_idle_router, run_router, until
 from tests.support.http_servers import always, raw_server, reply
 
 TOKEN = "s3cret-token"
+LETTERS_OF_1970 = Path(__file__).parent.parent / "unit" / "data" / "dead_letters_version_1.sql"
 
 
 async def test_a_message_refused_by_its_endpoint_is_listed_with_the_reason_and_without_its_token(
@@ -37,6 +41,9 @@ async def test_a_message_refused_by_its_endpoint_is_listed_with_the_reason_and_w
             "messageGroupId": "g",
             "highPriority": False,
             "dispatchMode": None,
+            "payload": None,
+            "contentType": None,
+            "headers": None,
         },
     }
     assert {key: letter[key] for key in wanted} == wanted
@@ -44,6 +51,37 @@ async def test_a_message_refused_by_its_endpoint_is_listed_with_the_reason_and_w
     for path in ("/monitoring/dead-letters", "/monitoring/dead-letters/1"):
         assert TOKEN not in (await router.client.get(path)).text
     assert (await router.client.get("/monitoring/dead-letters/1")).json == letter
+
+
+async def test_payload_and_headers_are_shown_without_their_secrets(router: Running) -> None:
+    async with raw_server(always(reply(422, f"no {TOKEN}, no {TOKEN[::-1]}".encode()))) as endpoint:
+        await router.send(
+            mediationTarget=endpoint.url("/x"),
+            payload={"password": "hush-hush", "order": 7},
+            headers={"X-Tenant": "acme", "Authorization": f"Basic {TOKEN}", "Cookie": TOKEN[::-1]},
+        )
+        (letter,) = await router.until_dead(1)
+    message = letter["message"]
+    assert json.loads(message["payload"]) == {"password": "***", "order": 7}
+    assert message["headers"] == {"X-Tenant": "acme", "Authorization": "***", "Cookie": "***"}
+    shown = (await router.client.get("/monitoring/dead-letters")).text
+    for secret in (TOKEN, TOKEN[::-1], "hush-hush"):
+        assert secret not in shown
+
+
+async def test_a_letter_of_a_raw_queue_is_shown_without_the_secrets_of_its_queue(tmp_path: Path) -> None:
+    async with raw_server(always(reply(422, f"no {TOKEN}".encode()))) as endpoint:
+        raw = {"target": endpoint.url("/x"), "headers": {"X-Api-Key": TOKEN}}
+        queues = [{"name": "shop", "uri": "embedded:shop", "raw": raw}]
+        async with run_router(tmp_path, queues=queues) as router:
+            await router.app.queues["shop"].publish([Outgoing('{"token": "abc", "id": "1"}', "g")])
+            (letter,) = await router.until_dead(1)
+            refused = await router.client.post("/api/messages?queue=shop", {"mediationTarget": endpoint.url("/x")})
+            refused.assert_problem(400, "'shop' is raw")
+            (await router.client.post("/api/seed/messages?queue=shop")).assert_problem(400, "queue has to be one of")
+    assert (letter["message"], letter["body"]) == (None, '{"token":"***","id":"1"}')
+    assert letter["excerpt"] == "no ***"
+    assert letter["messageId"].startswith("embedded-")
 
 
 async def test_a_body_that_is_no_message_is_shown_with_its_token_masked(router: Running) -> None:
@@ -88,6 +126,7 @@ async def publish_unreadable(router: Running, bodies: list[str]) -> None:
     await router.app.queues["default"].publish([Outgoing(body, "g") for body in bodies])
 
 
+@pytest.mark.thorough
 async def test_a_list_is_no_larger_than_a_page_and_says_where_the_rest_is(router: Running) -> None:
     """Control characters take six times their size in JSON."""
     for _ in range(4):
@@ -191,3 +230,48 @@ async def test_a_letter_of_a_queue_that_is_gone_cannot_be_replayed(router: Runni
     finally:
         router.app.queues["default"] = queue
     assert len((await router.client.get("/monitoring/dead-letters")).json) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "left"), [({}, 0), ({"max_age_days": 0}, 4), ({"max_age_days": 0, "max_count": 3}, 3)]
+)
+async def test_letters_that_an_older_version_left_are_kept_within_the_bounds_of_the_settings(
+    tmp_path: Path, settings: dict[str, int], left: int
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "dead-letters.db")) as connection:
+        connection.executescript(LETTERS_OF_1970.read_text())
+    async with run_router(tmp_path, dead_letters=settings) as router:
+
+        async def dropped() -> bool:
+            return sum(router.app.dead_letters.dropped.values()) == 4 - left
+
+        await until(dropped)
+        shown = (await router.client.get("/monitoring/dead-letters")).json
+        assert [letter["number"] for letter in shown] == [1, 3, 4, 5][4 - left :]
+        metrics = (await router.client.get("/metrics")).text
+        assert f"flowcatalyst_dead_letters {left}\n" in metrics
+        bound = "count" if settings else "age"
+        assert f'flowcatalyst_dead_letters_dropped_total{{bound="{bound}"}} {4 - left}\n' in metrics
+        events = (await router.client.get("/monitoring/audit?action=dead_letter_drop")).json
+        assert [(one["who"], one["count"]) for one in events] == ([("retention", 4 - left)] if left < 4 else [])
+        warnings = (await router.client.get("/monitoring/warnings")).json
+        assert [one["code"] for one in warnings] == (["DEAD_LETTERS_DROPPED"] if left == 3 else [])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "one"),
+    [
+        ("POST", "/monitoring/dead-letters/replay", "POST /monitoring/dead-letters/{number}/replay"),
+        ("DELETE", "/monitoring/dead-letters", "DELETE /monitoring/dead-letters/{number}"),
+    ],
+)
+async def test_a_body_that_seems_to_choose_some_is_refused_and_nothing_happens(
+    router: Running, method: str, path: str, one: str
+) -> None:
+    await publish_unreadable(router, ["no", "message"])
+    letters = await router.until_dead(2)
+    answer = await router.client.request(method, path, json={"numbers": [999]})
+    assert answer.status == 400
+    assert answer.json["detail"] == f"this takes no body and means all dead letters; for one of them use {one}"
+    assert await router.until_dead(2) == letters
+    assert (await router.client.request(method, path)).status == 200

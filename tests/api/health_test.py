@@ -7,22 +7,22 @@ import pytest
 from pydantic import SecretStr
 
 from flowcatalyst import __version__
-from flowcatalyst.app import App
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.config import Settings, StandbySettings, SyncSettings
-from flowcatalyst.errors import QueueUnavailableError
-from flowcatalyst.message import Severity
-from flowcatalyst.operations.health import SILENT_STORAGE_S
-from flowcatalyst.operations.outages import DownEndpoint
-from flowcatalyst.operations.router_config import RouterConfig
-from flowcatalyst.operations.standby import StandbyState
-from flowcatalyst.operations.warnings import WarningCode
-from flowcatalyst.operations.watch import SILENT_CONSUMER_S, Watch, Watches
-from flowcatalyst.queues.consumer import Consumer
-from flowcatalyst.queues.embedded import EmbeddedQueue
-from flowcatalyst.queues.settle import Settler
-from flowcatalyst.web.asgi import build_api
-from flowcatalyst.web.server import api_server, bind
+from flowcatalyst.api.asgi import build_api
+from flowcatalyst.api.server import api_server, bind
+from flowcatalyst.app.router import App
+from flowcatalyst.control.health import SILENT_STORAGE_S
+from flowcatalyst.control.router_config import RouterConfig
+from flowcatalyst.control.settings import Settings, StandbySettings, SyncSettings
+from flowcatalyst.control.standby import StandbyState
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.errors import QueueUnavailableError
+from flowcatalyst.core.message import Severity
+from flowcatalyst.core.warnings import WarningCode
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue
+from flowcatalyst.router.consumer import Consumer
+from flowcatalyst.router.outages import DownEndpoint
+from flowcatalyst.router.settler import Settler
+from flowcatalyst.router.watch import SILENT_CONSUMER_S, Watch, Watches
 from tests.api.breakers_test import open_breaker
 from tests.api.resting import resting_standby, resting_sync
 from tests.api.running import Running, run_router, until
@@ -33,7 +33,7 @@ PROBES = ("/health/live", "/health/ready", "/health/startup", "/health", "/monit
 
 async def test_a_router_at_work_is_up_and_ready(router: Running) -> None:
     async def polled() -> bool:
-        return all(consumer.last_poll_at is not None for consumer in router.app.consumers.values())
+        return all(consumer.reports.last_poll_at is not None for consumer in router.app.consumers.values())
 
     await until(polled)
     answer = await router.client.get("/health")
@@ -60,7 +60,7 @@ async def test_a_consumer_that_does_not_poll_for_a_minute_is_down(router: Runnin
     consumer = router.app.consumers["high"]
 
     async def polled() -> bool:
-        return consumer.last_poll_at is not None
+        return consumer.reports.last_poll_at is not None
 
     await until(polled)
     consumer.stop()
@@ -74,23 +74,23 @@ async def test_a_consumer_that_does_not_poll_for_a_minute_is_down(router: Runnin
     assert (await router.client.get("/health/live")).status == 200
 
 
-async def test_a_consumer_that_waits_for_room_is_up(router: Running) -> None:
+async def test_a_consumer_that_waits_for_capacity_is_up(router: Running) -> None:
     async def polled() -> bool:
-        return all(consumer.last_poll_at is not None for consumer in router.app.consumers.values())
+        return all(consumer.reports.last_poll_at is not None for consumer in router.app.consumers.values())
 
     await until(polled)
     for pool in router.app.router.pools.values():
-        pool.admission.room = lambda limits: 0  # type: ignore[method-assign]
+        pool.admission.free_capacity = lambda limits: 0  # type: ignore[method-assign]
 
     async def waits() -> bool:
-        return all(consumer.waits_for_room for consumer in router.app.consumers.values())
+        return all(consumer.waits_for_capacity for consumer in router.app.consumers.values())
 
     await until(waits)
     clock = router.app.clock = LateClock()
     clock.ahead_s = 61.0
     answer = await router.client.get("/health")
     assert answer.status == 200
-    assert "waits for room" in answer.json["checks"][0]["detail"]
+    assert "waits for free capacity" in answer.json["checks"][0]["detail"]
 
 
 async def test_closed_storage_is_down(router: Running) -> None:
@@ -196,8 +196,8 @@ async def test_a_dead_consumer_degrades_the_router(router: Running) -> None:
         return all(task.done() for task in router.app.engine._consuming["high"])
 
     await until(stopped)
-    consumer.trouble = "the broker is away"
-    consumer.last_poll_at = consumer._polls_since = router.app.clock.monotonic() - SILENT_CONSUMER_S - 2
+    consumer.reports.last_error = "the broker is away"
+    consumer.reports.last_poll_at = consumer._polls_since = router.app.clock.monotonic() - SILENT_CONSUMER_S - 2
     await assert_one_reason(router, "DEGRADED", "consumer", "queue high", "not polled for 62 s", "broker is away")
 
 
@@ -214,7 +214,7 @@ async def test_a_consumer_whose_latest_poll_failed_is_a_warning(
     monkeypatch.setattr(EmbeddedQueue, "receive", receive)
 
     async def failed() -> bool:
-        return bool(router.app.consumers["high"].trouble)
+        return bool(router.app.consumers["high"].reports.last_error)
 
     await until(failed)
     await assert_one_reason(router, "WARNING", "consumer", "latest poll of queue high failed", "broker is away")
@@ -231,19 +231,19 @@ async def test_a_failed_config_sync_is_a_warning(router: Running) -> None:
     sync = resting_sync(router)
     sync.in_force = RouterConfig()
     assert (await health(router))["status"] == "HEALTHY"
-    sync.trouble = "http://config.test/ answered 500"
+    sync.last_error = "http://config.test/ answered 500"
     await assert_one_reason(router, "WARNING", "config sync", "http://config.test/ answered 500")
 
 
 async def test_a_primary_that_cannot_reach_its_lock_is_a_warning(router: Running) -> None:
     standby = resting_standby(router)
-    standby.state, standby.trouble = StandbyState.PRIMARY, "Redis refuses the connection"
+    standby.state, standby.last_error = StandbyState.PRIMARY, "Redis refuses the connection"
     await assert_one_reason(router, "WARNING", "standby", "Redis refuses")
     assert (await health(router))["role"] == "primary"
 
 
 async def test_a_standby_that_cannot_reach_its_lock_is_degraded_since_it_cannot_take_over(router: Running) -> None:
-    resting_standby(router).trouble = "Redis refuses the connection"
+    resting_standby(router).last_error = "Redis refuses the connection"
     router.app.at_work = False
     await assert_one_reason(router, "DEGRADED", "standby", "Redis refuses")
     assert (await health(router))["role"] == "standby"
@@ -293,6 +293,23 @@ async def test_of_many_endpoints_that_are_down_some_are_named_and_the_others_cou
     assert found["reasons"][11]["text"] == "995 more circuit breakers are not closed"
 
 
+async def test_one_more_endpoint_than_are_named_is_one_in_words(router: Running) -> None:
+    since = router.app.clock.monotonic() - 300
+    for n in range(6):
+        router.app.engine.endpoint_outages.down[f"http://shop.test/{n}"] = DownEndpoint(since, "HTTP 503")
+        open_breaker(router, f"http://mail.test/{n}")
+    reasons = (await health(router))["reasons"]
+    assert reasons[5]["text"] == "1 more endpoint is down"
+    assert reasons[11]["text"] == "1 more circuit breaker is not closed"
+
+
+async def test_an_endpoint_that_redirects_is_not_called_down(router: Running) -> None:
+    since = router.app.clock.monotonic() - 300
+    router.app.engine.endpoint_outages.down["http://shop.test/"] = DownEndpoint(since, "HTTP 302")
+    text = "http://shop.test/ has not accepted deliveries for 5 minutes: it redirects (HTTP 302), and redirects are not"
+    await assert_one_reason(router, "WARNING", "endpoint", text)
+
+
 async def test_a_probe_says_that_somebody_should_look_but_stays_up(router: Running) -> None:
     answer = await router.client.get("/health")
     assert (answer.status, answer.json["level"], answer.json["reasons"]) == (200, "HEALTHY", [])
@@ -309,8 +326,8 @@ async def test_a_probe_says_that_somebody_should_look_but_stays_up(router: Runni
 
 async def test_the_worst_reason_decides_and_all_are_told(router: Running) -> None:
     open_breaker(router, "http://shop.test/")
-    resting_standby(router).trouble = "Redis refuses the connection"
-    resting_sync(router).trouble = "no answer"
+    resting_standby(router).last_error = "Redis refuses the connection"
+    resting_sync(router).last_error = "no answer"
     found = await health(router)
     assert found["status"] == "DEGRADED"
     assert [reason["part"] for reason in found["reasons"]] == ["circuit breaker", "config sync", "standby"]
@@ -318,7 +335,7 @@ async def test_the_worst_reason_decides_and_all_are_told(router: Running) -> Non
 
 async def test_a_router_that_is_not_at_work_is_not_blamed_for_what_rests(router: Running) -> None:
     open_breaker(router, "http://shop.test/")
-    router.app.consumers["high"].trouble = "the broker is away"
+    router.app.consumers["high"].reports.last_error = "the broker is away"
     router.app.engine.watches.all[0].looked_at = 0.0
     router.app.at_work = False
     assert await health(router) == {"status": "HEALTHY", "role": "not at work", "reasons": []}
@@ -328,7 +345,7 @@ async def test_a_task_of_the_router_that_died_is_degraded_and_works_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deaths = ["watch leases", "settle default", "consume default"]
-    settle, look_once, wait_for_room = Settler.settle, Watches.look_once, Consumer._wait_for_room
+    settle, look_once, wait_for_room = Settler.settle, Watches.look_once, Consumer._wait_for_capacity
 
     def dies_of(name: str) -> None:
         if name in deaths:
@@ -349,8 +366,8 @@ async def test_a_task_of_the_router_that_died_is_degraded_and_works_again(
 
     monkeypatch.setattr(Settler, "settle", settle_once)
     monkeypatch.setattr(Watches, "look_once", look)
-    monkeypatch.setattr(Consumer, "_wait_for_room", wait)
-    monkeypatch.setattr("flowcatalyst.engine.LEASE_PERIOD_S", 0.1)
+    monkeypatch.setattr(Consumer, "_wait_for_capacity", wait)
+    monkeypatch.setattr("flowcatalyst.router.engine.LEASE_PERIOD_S", 0.1)
     async with run_router(tmp_path) as router:
         await router.client.post("/api/seed/messages?count=20&queue=default")
 
@@ -362,10 +379,19 @@ async def test_a_task_of_the_router_that_died_is_degraded_and_works_again(
         assert health["status"] == "DEGRADED"
         died = {reason["text"].split("'")[1] for reason in health["reasons"] if reason["part"] == "task"}
         assert died == {"watch leases", "settle default", "consume default"}
-        codes = [warning.code for warning in router.app.warnings.list() if warning.severity is Severity.ERROR]
+        codes = [warning.code for warning in router.app.warnings.recent() if warning.severity is Severity.ERROR]
         assert codes.count(WarningCode.TASK_DIED) == 3
         await router.until_settled()
         assert (await router.stats())["totalRequests"] == 20
+
+
+async def test_a_router_without_a_queue_that_can_be_used_says_so(tmp_path: Path) -> None:
+    config = tmp_path / "router.json"
+    config.write_text('{"processingPools": [{"code": "A"}], "queues": [{"queueName": "q", "queueUri": "nonsense:q"}]}')
+    async with run_router(tmp_path / "data", sync=SyncSettings(config_url=str(config))) as router:
+        health = (await router.client.get("/monitoring/health")).json
+        assert health["status"] == "WARNING"
+        assert "nothing is polled" in health["reasons"][0]["text"]
 
 
 async def test_a_disabled_router_is_ready_and_does_nothing(tmp_path: Path) -> None:

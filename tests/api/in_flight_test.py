@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from flowcatalyst.pool_settings import RetrySettings
-from flowcatalyst.web.api.in_flight import MAX_CHECKED
+from flowcatalyst.api.router.in_flight import MAX_CHECKED
+from flowcatalyst.control.pool_settings import RetrySettings
 from tests.api.running import Running, on_idle_router, run_router, until
 from tests.support.http_servers import Gate, raw_server
 
@@ -103,7 +103,7 @@ async def test_a_message_its_pool_is_done_with_waits_for_its_queue_to_confirm(ro
         await router.send(id="m", mediationTarget=endpoint.url(), messageGroupId="g")
         await endpoint.until(lambda server: len(server.requests) == 1)
         settler = router.app.settlers["default"]
-        settler.capabilities = dataclasses.replace(settler.capabilities, settle_linger_s=1.0)
+        settler.batching = dataclasses.replace(settler.batching, settle_linger_s=1.0)
         gate.opened.set()
 
         async def pool_is_done() -> bool:
@@ -163,10 +163,10 @@ async def test_a_check_tells_a_message_that_went_back_to_its_queue_from_one_that
         await router.send(id="stuck", mediationTarget=router.receiver("server-error"))
 
         async def is_back() -> bool:
-            return router.app.router.pools["DEFAULT-POOL"].stats.given_back == 1
+            return router.app.router.pools["DEFAULT-POOL"].stats.nacked == 1
 
         await until(is_back)
-        stuck = {"id": "stuck", **UNKNOWN, "state": "GIVEN_BACK", "failures": 1}
+        stuck = {"id": "stuck", **UNKNOWN, "state": "NACKED", "failures": 1}
         assert (await router.client.post(CHECK, {"ids": ["stuck", "never"]})).json == [
             stuck,
             {"id": "never", **UNKNOWN},
@@ -193,14 +193,14 @@ async def test_as_many_ids_as_documented_can_be_checked_at_once(idle_router: Run
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"ids": []}, ["ids", ">= 1"]),
-        ({"ids": ["m"] * (MAX_CHECKED + 1)}, ["ids", f"<= {MAX_CHECKED}"]),
-        ({"ids": "m"}, ["ids", "Expected `array`"]),
-        ({"ids": [5]}, ["ids[0]", "Expected `str`"]),
-        ({"ids": [None]}, ["ids[0]", "Expected `str`"]),
+        ({"ids": []}, ["`ids` must have at least 1 entry"]),
+        ({"ids": ["m"] * (MAX_CHECKED + 1)}, [f"`ids` must have at most {MAX_CHECKED} entries"]),
+        ({"ids": "m"}, ["`ids` must be a list, not text"]),
+        ({"ids": [5]}, ["`ids[0]` must be text, not a number"]),
+        ({"ids": [None]}, ["`ids[0]` must be text, not null"]),
         ({}, ["ids"]),
-        (["m"], ["Expected `object`"]),
-        ({"ids": ["m"], "pool": "P"}, ["unknown field `pool`"]),
+        (["m"], ["the body must be an object, not a list"]),
+        ({"ids": ["m"], "pool": "P"}, ["`pool` is not a field here; the fields are ids"]),
     ],
 )
 async def test_a_check_that_cannot_be_read_says_why(idle_router: Running, body: Any, words: list[str]) -> None:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from flowcatalyst.message import Severity
-from flowcatalyst.operations.health import NAMED
-from flowcatalyst.operations.warnings import MAX_OF_A_KIND, WarningCode
-from flowcatalyst.web import listing
-from flowcatalyst.web.listing import MAX_LIST_BYTES
+from flowcatalyst.api import listing
+from flowcatalyst.api.listing import MAX_LIST_BYTES
+from flowcatalyst.control.health import NAMED
+from flowcatalyst.core.message import Severity
+from flowcatalyst.core.warnings import MAX_OF_A_KIND, WarningCode
 from tests.api.breakers_test import open_breaker
 from tests.api.running import Answer, Running, on_idle_router, until
 from tests.support.http_servers import Gate, raw_server

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from pydantic import SecretStr
 
-from flowcatalyst.config import QueueSettings, StandbySettings
-from flowcatalyst.message import MAX_BODY_BYTES
+from flowcatalyst.control.settings import StandbySettings
+from flowcatalyst.core.message import MAX_BODY_BYTES
 from flowcatalyst.queues.contract import Outgoing, Published
 from flowcatalyst.queues.memory import MemoryQueue
+from flowcatalyst.queues.settings import QueueSettings
 from tests.api.running import Running, on_idle_router, run_router, until
 from tests.servers import free_port
 from tests.servers.nats import nats_server
@@ -155,7 +156,7 @@ async def test_in_a_list_good_messages_are_published_and_bad_ones_say_why(router
     ]
     assert "`messageGroupID`" in results[1]["error"]
     assert "mediationTarget is empty" in results[2]["error"]
-    assert "Expected `object`" in results[3]["error"]
+    assert results[3]["error"] == "it must be an object, not text"
     assert (answer.json["accepted"], answer.json["duplicates"], answer.json["rejected"]) == (2, 1, 3)
     await router.until_settled()
     assert (await router.stats())["totalRequests"] == 2
@@ -176,20 +177,20 @@ GOOD = {"mediationTarget": "http://127.0.0.1:9/hook"}
 @pytest.mark.parametrize(
     ("message", "words"),
     [
-        ({}, ["missing required field `mediationTarget`"]),
+        ({}, ["`mediationTarget` is missing"]),
         ({"mediationTarget": ""}, ["mediationTarget is empty"]),
         ({"mediationTarget": "ftp://host/x"}, ["'ftp'", "only http and https"]),
         ({"mediationTarget": "/relative"}, ["only http and https"]),
         ({"mediationTarget": "http://user:pw@host/"}, ["credentials"]),
-        ({"mediationTarget": 5}, ["Expected `str`, got `int`", "mediationTarget"]),
-        ({**GOOD, "messageGroupID": "g"}, ["unknown field `messageGroupID`"]),
+        ({"mediationTarget": 5}, ["`mediationTarget` must be text, not a number"]),
+        ({**GOOD, "messageGroupID": "g"}, ["`messageGroupID` is not a field here (did you mean `messageGroupId`?)"]),
         ({**GOOD, "dispatchMode": "LATER"}, ["'LATER'", "IMMEDIATE, NEXT_ON_ERROR, BLOCK_ON_ERROR", "dispatchMode"]),
         ({**GOOD, "mediationType": "SMTP"}, ["'SMTP'", "HTTP"]),
-        ({**GOOD, "highPriority": "yes"}, ["Expected `bool`"]),
+        ({**GOOD, "highPriority": "yes"}, ["`highPriority` must be true or false, not text"]),
         ({**GOOD, "id": " "}, ["id is empty"]),
         ({**GOOD, "authToken": "line\nbreak"}, ["authToken", "HTTP header"]),
         ({**GOOD, "authToken": "x" * MAX_BODY_BYTES}, ["more than the 262144 allowed"]),
-        (17, ["Expected `object | array`, got `int`"]),
+        (17, ["the body must be an object or a list, not a number"]),
         ([], ["1 to 1000 messages", "has 0"]),
         ([GOOD] * 1001, ["1 to 1000 messages", "has 1001"]),
     ],
@@ -332,4 +333,4 @@ async def test_bodies_of_other_producers_are_delivered_and_what_is_not_clear_is_
         [letter] = await router.until_dead(1)
         await router.until_settled()
         assert [(one.path, one.body) for one in endpoint.requests] == [("/a%20b", b'{"messageId":"7"}')]
-    assert letter["reason"] == "body is not a message pointer: Expected `bool`, got `str` - at `$.highPriority`"
+    assert letter["reason"] == "body is not a message pointer: `highPriority` must be true or false, not text"

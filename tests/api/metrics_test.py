@@ -5,13 +5,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from flowcatalyst import __version__
-from flowcatalyst.app import App
-from flowcatalyst.message import Result, Severity
-from flowcatalyst.observe import depths, metrics
-from flowcatalyst.observe.metrics import SLICE, Metrics, StoredFigures
-from flowcatalyst.operations.warnings import WarningCode
+from flowcatalyst.app.router import App
+from flowcatalyst.control import depths, metrics
+from flowcatalyst.control.metrics import SLICE, Metrics, StoredFigures
+from flowcatalyst.core.message import Result, Severity
+from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.core.warnings import WarningCode
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.tasks import Tasks
 from tests.api.running import Running, on_idle_router
 from tests.support.clocks import SetClock
 from tests.support.http_servers import always, raw_server, reply
@@ -42,6 +42,11 @@ def value(samples: Samples, name: str, **labels: str) -> float:
     return samples[name, frozenset(labels.items())]
 
 
+async def test_the_content_type_names_format_and_charset_once(router: Running) -> None:
+    answer = await router.client.get("/metrics")
+    assert answer.headers["Content-Type"] == "text/plain; version=1.0.0; charset=utf-8"
+
+
 async def test_metrics_tell_what_each_pool_did_and_holds(router: Running) -> None:
     await router.client.post("/api/seed/messages?count=30&queue=low")
     await router.client.post(
@@ -59,7 +64,7 @@ async def test_metrics_tell_what_each_pool_did_and_holds(router: Running) -> Non
         "flowcatalyst_pool_capacity": 50,
         "flowcatalyst_pool_delivered_total": 30,
         "flowcatalyst_pool_dead_lettered_total": 1,
-        "flowcatalyst_pool_given_back_total": 0,
+        "flowcatalyst_pool_nacked_total": 0,
         "flowcatalyst_pool_retried_total": 0,
         "flowcatalyst_pool_rate_limit_waits_total": 0,
     }

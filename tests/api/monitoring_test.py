@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from flowcatalyst.app import App
-from flowcatalyst.config import Settings
-from flowcatalyst.web.asgi import build_api
+from flowcatalyst.api.asgi import build_api
+from flowcatalyst.app.router import App
+from flowcatalyst.control.settings import Settings
 from tests.api.running import Running, on_idle_router
 
 LISTS = (

@@ -1,6 +1,6 @@
 import pytest
 
-from flowcatalyst.web.order_judge import SHOWN_VIOLATIONS, OrderJudge, SeededId
+from flowcatalyst.sandbox.order_judge import SHOWN_VIOLATIONS, OrderJudge, SeededId
 
 
 def deliver(judge: OrderJudge, *positions: int, run: str = "r", group: str = "g") -> None:

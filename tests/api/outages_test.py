@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from flowcatalyst import app as app_module
-from flowcatalyst import engine
+from flowcatalyst.app import router as app_module
+from flowcatalyst.router import engine
 from tests.api.running import Running, run_router, until
 from tests.support.http_servers import Gate, RawServer, Script, always, raw_server, reply
 
@@ -22,7 +22,7 @@ async def watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     monkeypatch.setattr(engine, "ENDPOINT_PERIOD_S", 0.05)
     monkeypatch.setattr(engine, "GROUP_PERIOD_S", 0.05)
     monkeypatch.setattr(app_module, "DEAD_LETTER_PERIOD_S", 0.05)
-    retry = {"backoff_s": [0.1, 0.1], "give_back_s": 0.1, "longest_s": 0.1}
+    retry = {"backoff_s": [0.1, 0.1], "nack_delay_s": 0.1, "longest_s": 0.1}
     async with raw_server() as webhook:
         settings: dict[str, Any] = {"notifications": {"webhook_url": webhook.url("/hook"), "batch_s": 0.05}}
         async with run_router(folder, health=LIMITS, retry=retry, **settings) as router:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.credentials import hash_key, new_key
-from flowcatalyst.message import Severity
-from flowcatalyst.operations.warnings import WarningCode
+from flowcatalyst.core.credentials import hash_key, new_key
+from flowcatalyst.core.message import Severity
+from flowcatalyst.core.warnings import WarningCode
 from tests.api.running import Running, on_idle_router, run_router
 
 WARNINGS = "/monitoring/warnings"
@@ -20,7 +20,7 @@ def add_warning(router: Running) -> None:
 async def test_a_filter_with_a_typo_deletes_nothing(router: Running, query: str) -> None:
     add_warning(router)
     (await router.client.delete(f"{WARNINGS}?{query}")).assert_problem(400, "unknown")
-    assert len(router.app.warnings.list()) == 1
+    assert len(router.app.warnings.recent()) == 1
 
 
 async def test_the_problem_names_the_parameter_and_lists_the_known_ones(router: Running) -> None:
@@ -34,7 +34,7 @@ async def test_a_parameter_that_is_given_twice_is_refused(router: Running) -> No
     add_warning(router)
     answer = await router.client.delete(f"{WARNINGS}?severity=WARN&severity=CRITICAL")
     answer.assert_problem(400, "'severity' is given more than once")
-    assert len(router.app.warnings.list()) == 1
+    assert len(router.app.warnings.recent()) == 1
 
 
 async def test_null_is_a_value_and_not_the_absence_of_a_filter(router: Running) -> None:
@@ -49,6 +49,25 @@ async def test_null_is_a_value_and_not_the_absence_of_a_filter(router: Running) 
 @pytest.mark.parametrize("since", ["0.5", "1700000000", "yesterday", "2026-01-31", ""])
 async def test_a_time_has_to_be_written_as_one(idle_router: Running, since: str) -> None:
     (await idle_router.client.get(f"{WARNINGS}?since={since}")).assert_problem(400, "since", "2026-01-31T12:00:00Z")
+
+
+@on_idle_router
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("severity=loud", "parameter 'severity' must be one of WARN, ERROR, CRITICAL, not 'loud'"),
+        ("acknowledged=maybe", "parameter 'acknowledged' must be true or false"),
+        ("offset=-1", "parameter 'offset' must be at least 0"),
+        ("offset=many", "parameter 'offset' must be a whole number"),
+        ("sverity=WARN", "query parameter 'sverity' is unknown (did you mean 'severity'?); known here: severity, code"),
+    ],
+)
+async def test_a_wrong_parameter_says_what_it_may_be_in_plain_words(
+    idle_router: Running, query: str, said: str
+) -> None:
+    answer = await idle_router.client.get(f"{WARNINGS}?{query}")
+    answer.assert_problem(400, said)
+    assert answer.json["detail"].endswith(answer.json["errors"][0]["message"])
 
 
 @on_idle_router

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from flowcatalyst.operations.dead_letters import DeadLetters
+from flowcatalyst.control.dead_letters import DeadLetters
 from tests.api.running import Running, on_idle_router
 
 METHODS = ("get", "put", "post", "delete")
@@ -18,7 +18,7 @@ async def test_an_unknown_path_is_a_problem(idle_router: Running) -> None:
 @on_idle_router
 async def test_a_method_that_does_not_work_is_a_problem_and_says_which_do(idle_router: Running) -> None:
     answer = await idle_router.client.delete("/health")
-    answer.assert_problem(405, "/health does not answer to DELETE")
+    answer.assert_problem(405, "/health does not answer to DELETE, only to ", "GET")
     assert "GET" in answer.headers["Allow"]
 
 
@@ -26,7 +26,7 @@ async def test_a_bug_is_a_problem_without_its_insides(router: Running, monkeypat
     async def broken(self: DeadLetters, *args: Any) -> None:
         raise RuntimeError("secret inner state")
 
-    monkeypatch.setattr(DeadLetters, "list", broken)
+    monkeypatch.setattr(DeadLetters, "page", broken)
     answer = await router.client.get("/monitoring/dead-letters")
     answer.assert_problem(500, "its log says more")
     assert "secret" not in answer.text

@@ -1,11 +1,11 @@
 """Parts of a router that are real but do nothing, for tests that only look at what is told of them."""
 
-from flowcatalyst.config import StandbySettings, SyncSettings
-from flowcatalyst.operations.config_sync import ConfigSync
-from flowcatalyst.operations.redis_lock import Holder
-from flowcatalyst.operations.router_config import RouterConfig
-from flowcatalyst.operations.standby import Standby
-from flowcatalyst.routing.fence import Fence
+from flowcatalyst.control.config_sync import ConfigSync
+from flowcatalyst.control.router_config import RouterConfig
+from flowcatalyst.control.settings import StandbySettings, SyncSettings
+from flowcatalyst.control.standby import Standby
+from flowcatalyst.control.standby_lock import Holder
+from flowcatalyst.router.fence import Fence
 from tests.api.running import Running
 
 

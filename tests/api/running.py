@@ -12,13 +12,16 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from litestar._openapi.plugin import OpenAPIPlugin
+from litestar.openapi.spec import OpenAPI
 
-from flowcatalyst import queue_factory
-from flowcatalyst.app import App
-from flowcatalyst.config import Settings
-from flowcatalyst.queues.embedded import EmbeddedQueue
-from flowcatalyst.web.reception import ConnectionLimits
-from flowcatalyst.web.server import Listening, serve
+from flowcatalyst.api.reception import ConnectionLimits
+from flowcatalyst.api.server import Listening
+from flowcatalyst.app.router import App
+from flowcatalyst.app.serve import serve
+from flowcatalyst.control.settings import Settings
+from flowcatalyst.queues import factory as queue_factory
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue
 
 DEADLINE_S = 20.0
 PROBLEM = "application/problem+json"
@@ -132,6 +135,18 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
+_write_document = OpenAPIPlugin.provide_openapi
+_documents: dict[int, OpenAPI] = {}  # by the number of routes
+
+
+def _document_written_once(plugin: OpenAPIPlugin) -> OpenAPI:
+    """The same for all routers without access control, and almost half of what it takes to build an API."""
+    routes = len(plugin.included_routes)
+    if routes not in _documents:
+        _documents[routes] = _write_document(plugin)
+    return _documents[routes]
+
+
 @asynccontextmanager
 async def run_router(
     folder: Path, *, limits: ConnectionLimits | None = None, **settings: Any
@@ -139,6 +154,8 @@ async def run_router(
     with pytest.MonkeyPatch.context() as patch:
         # A stop waits for the poll under way.
         patch.setattr(queue_factory, "EmbeddedQueue", partial(EmbeddedQueue, long_poll_s=0.05))
+        if "auth" not in settings:
+            patch.setattr(OpenAPIPlugin, "provide_openapi", _document_written_once)
         app = App(Settings(data_dir=folder, port=0, **settings))
         async with serve(app, limits=limits) as listening, aiohttp.ClientSession(listening.url) as session:
             yield Running(app, Client(session), listening)

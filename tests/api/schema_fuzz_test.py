@@ -30,12 +30,13 @@ from schemathesis.specs.openapi.checks import (
     unsupported_method,
 )
 
-from flowcatalyst import app as app_module
-from flowcatalyst.app import App
-from flowcatalyst.config import Settings
-from flowcatalyst.delivery.contract import Response, Target
-from flowcatalyst.web.api import test_endpoints
-from flowcatalyst.web.asgi import build_api
+from flowcatalyst.api.asgi import build_api
+from flowcatalyst.api.router import test_endpoints
+from flowcatalyst.app import router as app_module
+from flowcatalyst.app.router import App
+from flowcatalyst.control.settings import Settings
+from flowcatalyst.core.targets import Target
+from flowcatalyst.http.contract import Response
 from tests.api.running import DEADLINE_S, run_router
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "15"))
@@ -73,7 +74,12 @@ class Nobody:
         self.freed = asyncio.Event()
 
     async def post(
-        self, target: Target, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float | None = None
+        self,
+        target: Target,
+        headers: Sequence[tuple[str, str]],
+        body: bytes,
+        timeout_s: float | None = None,
+        lines: str = "",
     ) -> Response:
         if target.path == "/hang":
             await self.freed.wait()

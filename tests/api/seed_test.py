@@ -5,10 +5,11 @@ from uuid import UUID
 
 import pytest
 
-from flowcatalyst.config import EgressSettings, EmbeddedSettings, QueueSettings
-from flowcatalyst.errors import QueueUnavailableError
+from flowcatalyst.control.settings import EgressSettings
+from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.queues.contract import Outgoing, Published
 from flowcatalyst.queues.memory import MemoryQueue
+from flowcatalyst.queues.settings import EmbeddedSettings, QueueSettings
 from tests.api.running import Running, on_idle_router, run_router, until
 from tests.support.http_servers import always, raw_server, reply
 
@@ -142,16 +143,17 @@ async def test_messages_may_go_to_a_url(router: Running) -> None:
 @pytest.mark.parametrize(
     ("query", "body", "words"),
     [
-        ("count=0", None, ["count"]),
-        ("count=10001", None, ["count"]),
-        ("count=many", None, ["count"]),
+        ("count=0", None, ["parameter 'count' must be at least 1"]),
+        ("count=10001", None, ["parameter 'count' must be at most 10000"]),
+        ("count=many", None, ["parameter 'count' must be a whole number"]),
         ("queue=vip", None, ["queue has to be one of high, medium, low, default, random"]),
         ("endpoint=nope", None, ["endpoint has to be a URL or one of fast,"]),
-        ("endpoint=ftp://host/", None, ["endpoint is no URL", "ftp"]),
-        ("messageGroupMode=2of8", None, ["2of8"]),
+        ("endpoint=ftp://host/", None, ["endpoint cannot be called", "ftp"]),
+        ("messageGroupMode=2of8", None, ["'messageGroupMode' must be one of unique, 1of8, single, not '2of8'"]),
+        ("group_mode=single", None, ["'group_mode' is unknown (did you mean 'messageGroupMode'?)"]),
         ("", {"count": 0}, ["count"]),
-        ("", {"cuont": 5}, ["unknown field `cuont`"]),
-        ("", {"messageGroupMode": "2of8"}, ["unique, 1of8, single"]),
+        ("", {"cuont": 5}, ["`cuont` is not a field here (did you mean `count`?)"]),
+        ("", {"messageGroupMode": "2of8"}, ["`messageGroupMode` must be one of unique, 1of8, single, not '2of8'"]),
     ],
 )
 async def test_what_cannot_be_seeded_says_why(idle_router: Running, query: str, body: Any, words: list[str]) -> None:
@@ -168,3 +170,14 @@ async def test_seeded_messages_reach_the_own_receivers_where_private_targets_are
             assert other.requests == []
         await router.until_settled()
         assert (letter["messageId"], (await router.stats())["totalRequests"]) == ("other", 20)
+
+
+async def test_the_answer_names_the_queue_they_went_to(tmp_path: Path) -> None:
+    async with run_router(tmp_path, embedded={"queues": ["orders"]}) as router:
+        assert (await router.client.post("/api/seed/messages?count=1")).json["queue"] == "orders"
+        sent = await router.client.post("/api/messages", {"mediationTarget": router.receiver("success")})
+        assert sent.status == 202  # to the first one: there is no default
+        (await router.client.post("/api/messages?queue=default", {})).assert_problem(404, "the queues are: orders")
+        await router.until_settled()
+        events = (await router.client.get("/monitoring/audit")).json
+        assert {event["object"] for event in events} == {"queue orders"}

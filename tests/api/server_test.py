@@ -6,10 +6,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from flowcatalyst.app import App
-from flowcatalyst.config import Settings
-from flowcatalyst.errors import ConfigurationError
-from flowcatalyst.web.server import _bind_error, bind, serve
+from flowcatalyst.api.server import _bind_error, bind
+from flowcatalyst.app.router import App
+from flowcatalyst.app.serve import serve
+from flowcatalyst.control.settings import Settings
+from flowcatalyst.core.errors import ConfigurationError
 from tests.api.running import run_router, until
 from tests.support.http_servers import Gate, raw_server
 
@@ -20,14 +21,17 @@ async def test_a_port_in_use_is_one_sentence_and_nothing_has_started(tmp_path: P
     with taken.socket, pytest.raises(ConfigurationError) as caught:
         async with serve(app):
             pytest.fail("it must not start")
-    text = f"port {taken.port} on 127.0.0.1 is in use: stop the other process or choose another port"
+    text = (
+        f"port {taken.port} on 127.0.0.1 is in use: stop the other process or choose another port "
+        "(--port or FLOWCATALYST_PORT)"
+    )
     assert str(caught.value) == text
     assert not (tmp_path / "data").exists()
 
 
 def test_a_privileged_port_says_what_to_do() -> None:
     text = _bind_error("127.0.0.1", 80, PermissionError(errno.EACCES, "Permission denied"))
-    assert text == "port 80 on 127.0.0.1 needs privileges: choose a port above 1023"
+    assert text == "port 80 on 127.0.0.1 needs privileges: choose a port above 1023 (--port or FLOWCATALYST_PORT)"
 
 
 def test_a_foreign_address_says_what_to_do() -> None:
@@ -36,7 +40,7 @@ def test_a_foreign_address_says_what_to_do() -> None:
 
 
 def test_an_unknown_host_says_what_to_do() -> None:
-    with pytest.raises(ConfigurationError, match="cannot be resolved"):
+    with pytest.raises(ConfigurationError, match=r"invalid host no such host\.invalid .*: name an address"):
         bind("no such host.invalid", 0)
 
 
@@ -57,6 +61,15 @@ def test_whoever_listens_on_all_addresses_is_reached_by_loopback_from_here(host:
 def test_answers_do_not_wait_for_the_client_to_acknowledge_their_headers() -> None:
     with bind("127.0.0.1", 0).socket as listener:
         assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_head_answers_as_get_does_but_without_a_body(tmp_path: Path) -> None:
+    async with run_router(tmp_path) as running, aiohttp.ClientSession(running.listening.url) as session:
+        for path in ("/", "/health", "/metrics", "/monitoring/pool-stats", "/nothing/here"):
+            async with session.get(path) as got, session.head(path) as head:
+                assert (head.status, head.headers["content-type"]) == (got.status, got.headers["content-type"])
+                assert int(head.headers["content-length"]) > 0
+                assert await head.read() == b""
 
 
 async def test_the_port_is_free_again_after_a_stop(tmp_path: Path) -> None:

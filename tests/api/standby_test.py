@@ -1,6 +1,6 @@
 from datetime import UTC, datetime
 
-from flowcatalyst.operations.standby import StandbyState
+from flowcatalyst.control.standby import StandbyState
 from tests.api.resting import resting_standby
 from tests.api.running import Running, on_idle_router
 
@@ -18,7 +18,7 @@ async def test_a_router_without_a_lock_is_always_primary(idle_router: Running) -
         "since": None,
         "fencingNumber": None,
         "secondsSinceContact": None,
-        "trouble": "",
+        "lastError": "",
     }
 
 
@@ -35,7 +35,7 @@ async def test_a_standby_tells_who_is_at_work(router: Running) -> None:
         "identity": router.app.identity,
         "holder": "other-router",
         "fencingNumber": None,
-        "trouble": "",
+        "lastError": "",
     }
 
 
@@ -47,7 +47,7 @@ async def test_a_primary_shows_its_fencing_number(router: Running) -> None:
 
 
 async def test_a_lock_that_was_never_reached_is_told_with_the_reason(router: Running) -> None:
-    resting_standby(router).trouble = "Redis refuses the connection"
+    resting_standby(router).last_error = "Redis refuses the connection"
     found = (await router.client.get(PATH)).json
-    assert found["trouble"] == "Redis refuses the connection"
+    assert found["lastError"] == "Redis refuses the connection"
     assert (found["holder"], found["secondsSinceContact"]) == (None, None)

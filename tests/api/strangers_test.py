@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from flowcatalyst.web import connection
-from flowcatalyst.web.connection import Connection
-from flowcatalyst.web.reception import ConnectionLimits
+from flowcatalyst.api import connection
+from flowcatalyst.api.connection import Connection
+from flowcatalyst.api.reception import ConnectionLimits
 from tests.api.running import Running, run_router, until
 
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -133,14 +133,14 @@ async def test_a_head_that_takes_too_long_gets_408(tmp_path: Path) -> None:
     async with run_router(tmp_path, limits=IMPATIENT) as router, stranger(router) as client:
         client.send(LIVE + LIVE[:20])  # the second of a connection too
         assert (await client.answer())[0] == 200
-        await client.assert_refused(408, "headers of the request did not come in 0.3 s")
+        await client.assert_refused(408, "headers of the request did not arrive within 0.3 s")
 
 
 async def test_a_body_that_trickles_gets_408(tmp_path: Path) -> None:
     async with run_router(tmp_path, limits=IMPATIENT) as router, stranger(router) as client:
         client.send(POST + b"Content-Length: 1000000\r\n\r\n")
         trickling = asyncio.ensure_future(_trickle(client))
-        await client.assert_refused(408, "body of the request did not come in 0.3 s")
+        await client.assert_refused(408, "body of the request did not arrive within 0.3 s")
         trickling.cancel()
 
 
@@ -252,7 +252,7 @@ async def test_who_has_a_request_under_way_does_not_make_way(tmp_path: Path) -> 
         first.send(slow + b'Content-Length: 17\r\n\r\n{"messageId":"m"}')
 
         async def first_is_served() -> bool:
-            return bool(router.app.judge.requests)
+            return bool(router.app.sandbox.judge.requests)
 
         await until(first_is_served)
         async with stranger(router) as second:
@@ -288,10 +288,13 @@ async def test_a_connection_that_ended_leaves_nothing_to_the_garbage_collector(
 async def test_a_thousand_ended_connections_are_one_line_of_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    loop = asyncio.get_running_loop()
     async with run_router(tmp_path, limits=ConnectionLimits(look_every_s=0.5)) as router:
+        began = loop.time()
         for _ in range(20):
             async with stranger(router) as client:
                 client.send(b"\x00")
                 await client.assert_refused(400, "not HTTP/1.1")
+        looks = (loop.time() - began) // 0.5 + 2  # of a busy machine there are more
         await asyncio.sleep(0.6)
-    assert capsys.readouterr().out.count("api_connections_ended") in (1, 2)
+    assert 1 <= capsys.readouterr().out.count("api_connections_ended") <= looks

@@ -72,3 +72,13 @@ async def test_stats_show_violations_in_words_and_can_be_reset(router: Running) 
     await router.client.post("/api/test/fast", MESSAGE)
     assert (await router.client.post("/api/test/stats/reset")).status == 204
     assert (await router.stats())["totalRequests"] == 0
+
+
+async def test_a_payload_of_any_kind_is_received(router: Running) -> None:
+    target = router.receiver("fast")
+    await router.send(mediationTarget=target, id="größe", payload="<order/>", contentType="application/xml")
+    await router.send(mediationTarget=target, id="m-2", payload=[1, 2])
+    await router.send(mediationTarget=target, id="m-3")
+    await router.until_settled()
+    assert (await router.stats())["totalRequests"] == 3
+    assert await router.app.dead_letters.count() == 0

@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from flowcatalyst.message import Severity
-from flowcatalyst.operations.warnings import WarningCode
+from flowcatalyst.core.message import Severity
+from flowcatalyst.core.warnings import WarningCode
 from tests.api.running import Running, on_idle_router
 
 PATH = "/monitoring/warnings"

@@ -6,10 +6,10 @@ from itertools import count
 import pytest
 from proton import Message
 
-from flowcatalyst.message import Delivery
-from flowcatalyst.queues.activemq import ActiveMqQueue, AmqpLogin
+from flowcatalyst.core.message import Delivery
 from flowcatalyst.queues.address import AmqpAddress
-from flowcatalyst.queues.amqp_connection import AmqpConnection
+from flowcatalyst.queues.amqp.connection import AmqpConnection
+from flowcatalyst.queues.amqp.queue import ActiveMqQueue, AmqpLogin
 from flowcatalyst.queues.contract import BrokerQueue
 from tests.conformance.bench import Bench
 from tests.conformance.queue_suite import QueueSuite

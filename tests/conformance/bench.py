@@ -4,9 +4,9 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from flowcatalyst.clock import Clock, SystemClock
-from flowcatalyst.message import Delivery
-from flowcatalyst.queues.contract import BrokerQueue, Capabilities, Outgoing
+from flowcatalyst.core.clock import Clock, SystemClock
+from flowcatalyst.core.message import Capabilities, Delivery
+from flowcatalyst.queues.contract import BrokerQueue, Outgoing
 
 SHORT_LEASE_S = 2.0  # long enough that a busy machine does not lose a lease by accident
 
@@ -15,7 +15,6 @@ class Bench(ABC):
     """One broker with one queue that nobody used before. Clients of the queue come and go through it."""
 
     has_server = True  # there is a process that can be killed
-    durable = True  # killed and started again, it still has its messages
     counts_calls = False  # `calls` tells how many requests its clients have made
 
     def __init__(self) -> None:
@@ -103,7 +102,7 @@ async def take(client: BrokerQueue, count: int, within_s: float = 15.0) -> list[
     loop = asyncio.get_running_loop()
     give_up_at = loop.time() + within_s
     while len(taken) < count and (left := give_up_at - loop.time()) > 0:
-        limit = min(count - len(taken), client.capabilities.max_batch)
+        limit = min(count - len(taken), client.batching.max_batch)
         taken += await client.receive(limit, min(left, 1.0))
     return taken
 

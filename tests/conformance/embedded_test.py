@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.message import Delivery
+from flowcatalyst.core.message import Delivery
 from flowcatalyst.queues.contract import BrokerQueue
-from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore
 from tests.conformance.bench import Bench
 from tests.conformance.queue_suite import QueueSuite
 

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 import nats
 import pytest
 
-from flowcatalyst.message import Delivery
+from flowcatalyst.core.message import Delivery
 from flowcatalyst.queues.address import NatsAddress
 from flowcatalyst.queues.contract import BrokerQueue
-from flowcatalyst.queues.nats import NatsLogin, NatsQueue
-from flowcatalyst.queues.nats_format import GROUP_HEADER
+from flowcatalyst.queues.nats.format import GROUP_HEADER
+from flowcatalyst.queues.nats.queue import NatsLogin, NatsQueue
 from tests.conformance.bench import Bench
 from tests.conformance.queue_suite import QueueSuite
 from tests.servers.nats import NatsServer, nats_server

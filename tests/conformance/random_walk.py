@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from flowcatalyst.message import Delivery, Settled
+from flowcatalyst.core.message import Delivery, Settled
 from flowcatalyst.queues.contract import BrokerQueue
 from tests.conformance.bench import Bench, grouped, text_of
 
@@ -61,7 +61,7 @@ class Walk:
         await self._client.publish(grouped(*names))
 
     async def _receive(self) -> None:
-        limit = self._luck.randint(1, min(12, self._client.capabilities.max_batch))
+        limit = self._luck.randint(1, min(12, self._client.batching.max_batch))
         batch = await self._client.receive(limit, self._luck.choice([0.0, 0.2]))
         self._story.append(f"receive {limit}: {[text_of(delivery) for delivery in batch]}")
         assert len(batch) <= limit

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowcatalyst.app import App
-from flowcatalyst.config import load_settings
+from flowcatalyst.app.router import App
+from flowcatalyst.control.settings import load_settings
 from tests.crash.scene import PATIENT_MS
 from tests.integration.chaos_test import messages
 from tests.support.brokers import Kind, Place, Places, all_kinds, places
@@ -55,7 +55,7 @@ async def _deliver_the_rest(place: Place, witness: Witness) -> None:
     app = App(
         load_settings(
             data_dir=place.folder / "data",
-            retry={"backoff_s": [0.02, 0.04], "give_back_s": 0.3, "follower_s": 0.1},
+            retry={"backoff_s": [0.02, 0.04], "nack_delay_s": 0.3, "follower_s": 0.1},
             mediator={"http": {"timeout_ms": PATIENT_MS, "version": "HTTP_1_1"}},
             **place.settings,
         )

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.message import Delivery
-from flowcatalyst.queues import embedded_store
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.message import Delivery
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
+from flowcatalyst.queues.embedded import store as embedded_store
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore
 
 ANSWER_WITHIN_S = 20.0
 
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore
 
 async def hold() -> None:
     queue = EmbeddedQueue(EmbeddedStore(Path(sys.argv[1]), SystemClock()), "orders", visibility_s=3600)

@@ -13,13 +13,13 @@ from typing import Final
 
 import pytest
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.message import DEFAULT_GROUP, DEFAULT_POOL, MessagePointer, Result, encode_pointer
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.message import DEFAULT_GROUP, DEFAULT_POOL, MessagePointer, Result, encode_pointer
 from flowcatalyst.queues.contract import BrokerQueue, Outgoing
-from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore
+from flowcatalyst.sandbox.order_judge import SeededId
 from flowcatalyst.simulation.history import Event, Facts
 from flowcatalyst.simulation.history import Kind as EventKind
-from flowcatalyst.web.order_judge import SeededId
 from tests.crash.scene import PATIENT_MS
 from tests.support.brokers import KINDS, LEASE_S, Place, Places, places
 from tests.support.router_process import Waits, router_process
@@ -104,7 +104,7 @@ def _settings(luck: random.Random, sides: Sequence[Side]) -> Waits:
     pool = f'[[pools]]\ncode = "{DEFAULT_POOL}"\nconcurrency = {concurrency}\ncapacity = {capacity}\n'
     return Waits(
         timeout_ms=PATIENT_MS,
-        give_back_s=luck.choice((0.3, 1.0, 2.0)),
+        nack_delay_s=luck.choice((0.3, 1.0, 2.0)),
         follower_s=luck.choice((0.1, 1.0, 10.0)),
         more=f"{pool}[sqs]\nwait_time_s = 2\n" + "".join(side.toml(luck.choice((1, 2))) for side in sides),
     )

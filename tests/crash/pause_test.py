@@ -5,7 +5,7 @@ from pathlib import Path
 
 import aiohttp
 
-from flowcatalyst.message import MessagePointer, encode_pointer
+from flowcatalyst.core.message import MessagePointer, encode_pointer
 from flowcatalyst.queues.contract import Outgoing
 from tests.crash.scene import ALL, PATIENT_MS, Scene, scene
 from tests.support.router_process import RouterProcess, Waits

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from flowcatalyst.app import App
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.config import Settings, load_settings
+from flowcatalyst.app.router import App
+from flowcatalyst.control.settings import Settings, load_settings
+from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore
 from tests.integration.chaos_test import messages
 from tests.support.router_process import IMPATIENT, RouterProcess, Waits, router_process
 from tests.support.witness import Witness, messages_left
@@ -98,6 +98,6 @@ def patient_settings(data_dir: Path) -> Settings:
     """No attempt is given up by the router: an endpoint that works is believed to answer sooner or later."""
     return load_settings(
         data_dir=data_dir,
-        retry={"backoff_s": [0.02, 0.04], "give_back_s": 0.3, "follower_s": 0.1},
+        retry={"backoff_s": [0.02, 0.04], "nack_delay_s": 0.3, "follower_s": 0.1},
         mediator={"http": {"timeout_ms": PATIENT_MS, "version": "HTTP_1_1"}},
     )

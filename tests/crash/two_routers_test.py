@@ -1,4 +1,4 @@
-"""Two real router processes at work on one ActiveMQ, and one of them loses its connection.
+"""Two real router processes at work on one ActiveMQ or PostgreSQL, and one of them loses its connection.
 
 The broker hands all that the one had to the other. What was in flight at that moment may be repeated; everything else
 is delivered once, in order, by one of them at a time. `TWO_ROUTERS_SEEDS=20` plays so many seeds on each broker.
@@ -15,12 +15,14 @@ from typing import Final
 
 import pytest
 
-from flowcatalyst.message import MessagePointer, encode_pointer
+from flowcatalyst.core.message import MessagePointer, encode_pointer
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.web.order_judge import SeededId
+from flowcatalyst.queues.postgres.owners import LAPSE_S
+from flowcatalyst.sandbox.order_judge import SeededId
 from tests.crash.scene import PATIENT_MS
 from tests.servers.activemq import activemq_server
 from tests.servers.artemis import artemis_server
+from tests.support.brokers import KINDS as BROKERS
 from tests.support.brokers import Kind, Place, Places, places
 from tests.support.router_process import RouterProcess, Waits, router_process
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
@@ -40,7 +42,9 @@ KINDS: Final = (
     Kind("activemq", partial(activemq_server, idle_s=IDLE_S), "amqp://{address}/{queue}", shows_at_once=True),
     Kind("artemis", partial(artemis_server, idle_s=IDLE_S), "amqp://{address}/{queue}", shows_at_once=True),
 )
+POSTGRES: Final = next(kind for kind in BROKERS if kind.name == "postgres")
 on_both = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+on_each = pytest.mark.parametrize("kind", [*KINDS, POSTGRES], ids=lambda kind: kind.name)
 with_seeds = pytest.mark.parametrize("seed", SEEDS)
 
 
@@ -67,7 +71,7 @@ async def test_what_a_router_whose_connection_broke_had_is_delivered_by_the_othe
 
 
 @with_seeds
-@on_both
+@on_each
 async def test_what_a_router_that_slept_had_is_delivered_by_the_other_and_by_nobody_else(
     brokers: Places, kind: Kind, seed: int
 ) -> None:
@@ -77,6 +81,35 @@ async def test_what_a_router_that_slept_had_is_delivered_by_the_other_and_by_nob
         await play.first_is_cut_off()
         await asyncio.sleep(PAUSE_S)
         play.first.resume()
+        await play.until_all_is_delivered()
+
+
+@with_seeds
+async def test_a_router_that_is_cut_off_from_postgres_for_a_moment_keeps_what_it_has(
+    brokers: Places, seed: int
+) -> None:
+    async with two_routers(brokers.new(POSTGRES), seed) as play:
+        await play.until_both_work()
+        play.proxy.cut()
+        await asyncio.sleep(CUT_S)
+        await play.proxy.mend()
+        await play.until_all_is_delivered()
+        assert "owner_lapsed" not in play.first.log.read_text()
+
+
+@with_seeds
+async def test_what_a_router_that_is_cut_off_from_postgres_for_longer_had_is_delivered_by_the_other(
+    brokers: Places, seed: int
+) -> None:
+    async with two_routers(brokers.new(POSTGRES), seed) as play:
+        await play.until_both_work()
+        play.proxy.cut()
+        async with asyncio.timeout(2 * LAPSE_S):
+            while "owner_lapsed" not in play.first.log.read_text():
+                await asyncio.sleep(0.002)
+        await play.first_is_cut_off(LAPSE_S)  # none of its acks came through since then
+        await asyncio.sleep(CUT_S)
+        await play.proxy.mend()
         await play.until_all_is_delivered()
 
 
@@ -103,6 +136,10 @@ class Play:
         for name in gates:
             self.witness.script.pop(name)
         self.witness.end_hanging("ok")
+        if self.place.kind is POSTGRES:  # no group belongs to a router there: whoever asks gets it
+            await self.witness.until_arrived(self.witness.arrivals + self._luck.randint(2 * GROUPS, 10 * GROUPS))
+            await self.witness.catch_up()
+            return
         wanted = len(self.witness.attempts_of("first")) + OWNED_BY_FIRST * self._luck.randint(2, PER_GROUP // 2)
         while len(self.witness.attempts_of("first")) < wanted:
             await self.witness.until_arrived(self.witness.arrivals + self._luck.randint(1, 10))
@@ -114,10 +151,10 @@ class Play:
                 while "poll_failed" not in self.first.log.read_text():
                     await asyncio.sleep(0.002)
 
-    async def first_is_cut_off(self) -> None:
+    async def first_is_cut_off(self, acks_take_s: float = ACKS_TAKE_S) -> None:
         """The broker gives away what the first router has, not before this returns."""
         await self.witness.catch_up()
-        self.witness.lost_its_broker("first", ACKS_TAKE_S)
+        self.witness.lost_its_broker("first", acks_take_s)
 
     async def until_all_is_delivered(self) -> None:
         await self.witness.until_acked(self._published)

@@ -14,7 +14,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from flowcatalyst.credentials import PasswordHash, hash_key
+from flowcatalyst.core.credentials import PasswordHash, hash_key
 from tests.support.router_process import run_cli
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.app import App
-from flowcatalyst.config import Settings, load_settings
-from flowcatalyst.message import DispatchMode, MessagePointer, encode_pointer
+from flowcatalyst.app.router import App
+from flowcatalyst.control.settings import Settings, load_settings
+from flowcatalyst.core.message import DispatchMode, MessagePointer, encode_pointer
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.web.order_judge import SeededId
+from flowcatalyst.sandbox.order_judge import SeededId
 from tests.support.faulty_receiver import FAULTS, FaultyReceiver
 
 
@@ -17,7 +17,7 @@ def impatient_settings(folder: Path) -> Settings:
     return load_settings(
         data_dir=folder,
         port=0,
-        retry={"backoff_s": [0.02, 0.04], "give_back_s": 0.3, "follower_s": 0.1},
+        retry={"backoff_s": [0.02, 0.04], "nack_delay_s": 0.3, "follower_s": 0.1},
         mediator={"http": {"timeout_ms": 250, "version": "HTTP_1_1"}},
     )
 

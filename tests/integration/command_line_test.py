@@ -38,7 +38,7 @@ async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 async def test_a_data_folder_that_cannot_be_made_is_named(folder: str) -> None:
     code, said = await refused("up", "--port", 0, "--data-dir", folder)
     assert code == 2
-    assert f"data folder {folder} cannot be made" in said
+    assert f"data folder {folder} cannot be created" in said
 
 
 @pytest.mark.parametrize("name", ["queue.db", "dead-letters.db", "audit.db"])
@@ -59,7 +59,7 @@ async def test_http2_without_its_package_is_named(tmp_path: Path) -> None:
     code, output, errors = await run_cli(*args, env={"PYTHONPATH": path})
     assert (code, output) == (2, "")
     needs = "mediator.http.version HTTP_2 needs the package pyreqwest: pip install 'flowcatalyst[http2]'"
-    assert errors.splitlines()[-1] == f"flowcatalyst: {needs}"
+    assert errors.splitlines()[-1].startswith(f"flowcatalyst: {needs}")
     assert "Traceback" not in errors
 
 
@@ -134,3 +134,18 @@ async def test_debug_tells_of_polls_and_of_each_message_on_its_way(tmp_path: Pat
     polls = {line["action"] for line in lines if line["action"] == "polled" and line["messages"] == 1}
     assert of_message | polls == told
     assert {line["level"] for line in lines} == {"info", *({"debug"} if level == "debug" else ())}
+
+
+@pytest.mark.parametrize("named", [{}, {"FLOWCATALYST_EMBEDDED__QUEUES": "[]"}])
+async def test_embedded_queues_that_nobody_named_are_told_of_beside_those_that_somebody_did(
+    tmp_path: Path, named: dict[str, str]
+) -> None:
+    env = {"FLOWCATALYST_QUEUES": '[{"name": "orders", "uri": "embedded:orders"}]', **named}
+    env["FLOWCATALYST_LOG__LEVEL"] = "info"
+    async with router_process(tmp_path, env=env) as router:
+        code, rest = await router.terminate()
+    said = "It reads the embedded queues default, high, medium, low too: embedded.queues = [] leaves them out."
+    assert code == 0
+    assert (said in rest) == (not named)
+    lines = [json.loads(line) for line in router.log.read_text().splitlines()]
+    assert any(line.get("action") == "embedded_queues_too" for line in lines) == (not named)

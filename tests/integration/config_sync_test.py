@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.config import SyncSettings
-from flowcatalyst.operations.config_source import MAX_BYTES, ConfigUnavailableError, Fetched, FileSource, sources_from
-from flowcatalyst.operations.config_sync import ConfigSync, ConfigSyncFailedError
-from flowcatalyst.operations.router_config import RouterConfig
-from flowcatalyst.operations.warnings import WarningCode, WarningLog
+from flowcatalyst.control.config_source import MAX_BYTES, ConfigUnavailableError, Fetched, FileSource, sources_from
+from flowcatalyst.control.config_sync import ConfigSync, ConfigSyncFailedError
+from flowcatalyst.control.router_config import RouterConfig
+from flowcatalyst.control.settings import SyncSettings
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.warnings import WarningCode, WarningLog
 from tests.support import config_server
 from tests.support.config_server import document, versioned
 from tests.support.http_servers import (
@@ -76,7 +76,7 @@ async def test_a_known_etag_is_sent_and_304_means_unchanged(server: RawServer) -
     assert asked_with == [None, 'W/"one"', 'W/"one"', '"two"']
     assert synced.applied == [{"A": 1}, {"A": 2}]
     assert synced.sync.sources[0].version == '"two"'
-    assert synced.sync.trouble == ""
+    assert synced.sync.last_error == ""
 
 
 async def test_304_for_who_knows_nothing_is_a_failure(server: RawServer) -> None:
@@ -117,7 +117,7 @@ BAD_ANSWERS: list[tuple[Script, str]] = [
     (config_server.truncated_between_chunks, "closed the connection before its response was complete"),
     (config_server.truncated_unframed, "is not valid JSON"),
     (config_server.reset, "broke the connection before its response was complete"),
-    (always(reply(200, b"\x1f\x8b", "Content-Encoding: gzip")), "sent a coded body (gzip)"),
+    (always(reply(200, b"\x1f\x8b", "Content-Encoding: gzip")), "sent an encoded body (gzip)"),
     (config_server.no_http, "did not speak HTTP/1.1"),
     (config_server.endless_body, f"sent more than {MAX_BYTES} bytes"),
     (config_server.endless_head, "sent too many header or framing bytes"),
@@ -136,12 +136,12 @@ async def test_a_bad_answer_keeps_the_old_config_and_the_next_good_one_applies(
     [failure] = report.unreachable
     assert said in failure
     assert failure.startswith(server.url())
-    assert (report.changed, synced.applied, synced.sync.trouble) == (False, [{"A": 1}], failure)
-    [warning] = synced.warnings.list()
+    assert (report.changed, synced.applied, synced.sync.last_error) == (False, [{"A": 1}], failure)
+    [warning] = synced.warnings.recent()
     assert warning.code is WarningCode.CONFIG_SYNC_FAILED
     server.script = always(reply(200, document(A=2)))
     assert (await synced.sync.sync_now()).changed
-    assert (synced.applied[-1], synced.sync.trouble, synced.sync.sources[0].ok) == ({"A": 2}, "", True)
+    assert (synced.applied[-1], synced.sync.last_error, synced.sync.sources[0].ok) == ({"A": 2}, "", True)
     await server.until(lambda it: it.open_connections == 0)
 
 
@@ -171,7 +171,7 @@ async def test_a_first_sync_survives_bad_answers_within_its_attempts(server: Raw
     synced = Synced(server.url())
     await synced.sync.first_sync()
     assert synced.applied == [{"A": 1}]
-    assert synced.warnings.list() == []
+    assert synced.warnings.recent() == []
 
 
 async def test_a_refused_connection_fails_the_first_sync_and_a_server_that_comes_back_is_used() -> None:
@@ -206,7 +206,7 @@ async def test_credentials_of_the_url_are_sent_but_never_shown(server: RawServer
     assert server.requests[0].path == "/config?token=secret"
     for failure in failures:
         assert failure.startswith(f"http://***@127.0.0.1:{server.port}/config?*** ")
-    shown = [repr(failures), repr(synced.sync.sources), repr(synced.warnings.list())]
+    shown = [repr(failures), repr(synced.sync.sources), repr(synced.warnings.recent())]
     assert not [text for text in shown if "secret" in text or "se%63ret" in text]
 
 
@@ -245,7 +245,7 @@ async def test_one_source_down_keeps_its_part_while_the_news_of_the_other_apply(
         report = await synced.sync.sync_now()
     assert synced.applied == [{"A": 1, "B": 1}, {"A": 1, "B": 2}]
     assert report.unreachable == [f"{server.url()} answered 500"]
-    assert [warning.code for warning in synced.warnings.list()].count(WarningCode.CONFIG_CONFLICT) == 1
+    assert [warning.code for warning in synced.warnings.recent()].count(WarningCode.CONFIG_CONFLICT) == 1
 
 
 async def test_repeated_warnings_are_counted_not_listed_again(server: RawServer) -> None:
@@ -254,7 +254,7 @@ async def test_repeated_warnings_are_counted_not_listed_again(server: RawServer)
     await synced.sync.first_sync()
     for _ in range(4):
         await synced.sync.sync_now()
-    [warning] = synced.warnings.list()
+    [warning] = synced.warnings.recent()
     assert (warning.code, warning.count) == (WarningCode.CONFIG_REJECTED, 5)
 
 

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.cli import demo
-from flowcatalyst.cli.demo import Demo
-from flowcatalyst.errors import QueueUnavailableError
+from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.queues.contract import Outgoing, Published
-from flowcatalyst.queues.embedded import EmbeddedQueue
-from flowcatalyst.web.api import test_endpoints
-from flowcatalyst.web.order_judge import ReceiverCounts
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue
+from flowcatalyst.sandbox import demo, receivers
+from flowcatalyst.sandbox.demo import Demo
+from flowcatalyst.sandbox.order_judge import ReceiverCounts
 from tests.api.running import run_router, until
 
 
@@ -43,12 +42,12 @@ async def test_the_demo_goes_on_in_order_when_its_queue_comes_back(
         monkeypatch.setattr(queue, "publish", often_away.publish)
 
         async def enough() -> bool:
-            return often_away.calls > 20 and router.app.judge.requests > 60
+            return often_away.calls > 20 and router.app.sandbox.judge.requests > 60
 
-        async with Demo(router.app).running():
+        async with Demo(router.app, router.app.sandbox).running():
             await until(enough)
-        assert router.app.judge.order_violations == 0
-    assert "the queue takes nothing: the broker is away" in capsys.readouterr().out
+        assert router.app.sandbox.judge.order_violations == 0
+    assert "the queue accepts nothing: the broker is away" in capsys.readouterr().out
 
 
 async def test_groups_that_fail_get_no_more_than_they_can_take_and_the_others_go_on_at_full_speed(
@@ -56,19 +55,22 @@ async def test_groups_that_fail_get_no_more_than_they_can_take_and_the_others_go
 ) -> None:
     """It looks the same for hours: what one receiver cannot take is given to others, nothing piles up."""
     monkeypatch.setattr(demo, "TICK_S", 0.01)
-    monkeypatch.setitem(test_endpoints.RECEIVERS, "faulty", test_endpoints.RECEIVERS["fail"])
+    monkeypatch.setitem(receivers.RECEIVERS, "faulty", receivers.RECEIVERS["fail"])
     async with run_router(tmp_path) as router:
-        traffic = Demo(router.app)
+        traffic = Demo(router.app, router.app.sandbox)
 
         async def steady() -> bool:
-            return router.app.judge.by_receiver.get("fast", ReceiverCounts()).requests > 20 * demo.MAX_BACKLOG // 10
+            return (
+                router.app.sandbox.judge.by_receiver.get("fast", ReceiverCounts()).requests
+                > 20 * demo.MAX_BACKLOG // 10
+            )
 
         async with traffic.running():
             await until(steady)
             faulty = [group for group in range(demo.GROUPS) if demo.RECEIVERS[group % len(demo.RECEIVERS)] == "faulty"]
             assert all(traffic._positions[group] <= demo.MAX_OF_A_GROUP for group in faulty)
             assert traffic._published - traffic._delivered < demo.GROUPS * demo.MAX_OF_A_GROUP
-            router.app.judge.reset()  # somebody presses the button
+            router.app.sandbox.judge.reset()  # somebody presses the button
             published = traffic._published
 
             async def goes_on() -> bool:
@@ -76,4 +78,4 @@ async def test_groups_that_fail_get_no_more_than_they_can_take_and_the_others_go
 
             await until(goes_on)
             assert "in the queue" in traffic._line(0)
-        assert router.app.judge.order_violations == 0
+        assert router.app.sandbox.judge.order_violations == 0

@@ -5,18 +5,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowcatalyst.engine import Engine
-from flowcatalyst.errors import QueueUnavailableError
-from flowcatalyst.message import Delivery
-from flowcatalyst.operations.warnings import WarningCode
+from flowcatalyst.core.errors import QueueUnavailableError
+from flowcatalyst.core.message import Delivery
+from flowcatalyst.core.warnings import WarningCode
 from flowcatalyst.queues.contract import Demand
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.router.engine import Engine
+from flowcatalyst.router.limits import PoolLimits
 from tests.integration.broker_router_test import assert_every_promise_was_kept, publish, routing, until_settled
 from tests.integration.chaos_test import messages
 from tests.support.brokers import QUEUE, Kind, Places, all_kinds, places
 from tests.support.rig import RecordingQueue, Rig, SilentLog, outgoings
 from tests.support.tcp_proxy import tcp_proxy
-from tests.support.virtual_loop import run_virtual
 from tests.support.witness import Witness
 
 
@@ -49,23 +48,21 @@ class Hanging(HalfDead):
         await asyncio.sleep(1e9)
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("kind", [HalfDead, Hanging])
-def test_a_silent_consumer_gets_a_new_connection_with_its_new_poll_loop(kind: type[HalfDead]) -> None:
-    async def main() -> None:
-        rig = Rig()
-        queue = kind("q", rig.clock)
-        await queue.publish(outgoings(["m1", "m2"]))
-        engine = Engine(rig.dead_letters, rig.warnings, rig.clock)
-        engine.start({"q": queue}, {"DEFAULT-POOL": PoolLimits(concurrency=2)}, rig.endpoint, SilentLog())
-        await asyncio.sleep(55)
-        assert rig.endpoint.started == []
-        await asyncio.sleep(125)
-        assert rig.endpoint.started == ["m1", "m2"]
-        codes = {warning.code for warning in rig.warnings.list()}
-        assert (WarningCode.CONSUMER_RESTART_FAILED in codes) == (kind is Hanging)
-        await engine.stop()
-
-    run_virtual(main())
+async def test_a_silent_consumer_gets_a_new_connection_with_its_new_poll_loop(kind: type[HalfDead]) -> None:
+    rig = Rig()
+    queue = kind("q", rig.clock)
+    await queue.publish(outgoings(["m1", "m2"]))
+    engine = Engine(rig.dead_letters, rig.warnings, rig.clock)
+    engine.start({"q": queue}, {"DEFAULT-POOL": PoolLimits(concurrency=2)}, rig.endpoint, SilentLog())
+    await asyncio.sleep(55)
+    assert rig.endpoint.started == []
+    await asyncio.sleep(125)
+    assert rig.endpoint.started == ["m1", "m2"]
+    codes = {warning.code for warning in rig.warnings.recent()}
+    assert (WarningCode.CONSUMER_RESTART_FAILED in codes) == (kind is Hanging)
+    await engine.stop()
 
 
 @all_kinds
@@ -88,20 +85,18 @@ async def test_a_restart_amid_deliveries_over_a_connection_that_swallows_everyth
         await assert_every_promise_was_kept(place, witness)
 
 
-def test_connections_that_a_queue_cannot_use_are_told_of() -> None:
-    async def main() -> None:
-        rig = Rig()
-        queues = {
-            "locks groups": RecordingQueue("locks groups", rig.clock),
-            "does not": RecordingQueue("does not", rig.clock, ordered=False),
-            "asks for one": RecordingQueue("asks for one", rig.clock, ordered=False),
-        }
-        engine = Engine(rig.dead_letters, rig.warnings, rig.clock)
-        connections = {"locks groups": 4, "does not": 4, "asks for one": 1}
-        engine.start(queues, {}, rig.endpoint, SilentLog(), connections=connections)
-        [warning] = rig.warnings.list()
-        assert warning.code is WarningCode.QUEUE_SETUP
-        assert "queue does not: its connections = 4 is not used" in warning.message
-        await engine.stop()
-
-    run_virtual(main())
+@pytest.mark.virtual_time
+async def test_connections_that_a_queue_cannot_use_are_told_of() -> None:
+    rig = Rig()
+    queues = {
+        "locks groups": RecordingQueue("locks groups", rig.clock),
+        "does not": RecordingQueue("does not", rig.clock, ordered=False),
+        "asks for one": RecordingQueue("asks for one", rig.clock, ordered=False),
+    }
+    engine = Engine(rig.dead_letters, rig.warnings, rig.clock)
+    connections = {"locks groups": 4, "does not": 4, "asks for one": 1}
+    engine.start(queues, {}, rig.endpoint, SilentLog(), connections=connections)
+    [warning] = rig.warnings.recent()
+    assert warning.code is WarningCode.QUEUE_SETUP
+    assert "queue does not: connections = 4 is ignored" in warning.message
+    await engine.stop()

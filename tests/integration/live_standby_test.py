@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from flowcatalyst.tasks import Tasks
+from flowcatalyst.core.tasks import Tasks
 from tests.crash.scene import PATIENT_MS
 from tests.servers.redis import RedisServer, redis_server
 from tests.support.live import Api, Live, live, messages
@@ -135,8 +135,11 @@ async def test_a_killed_primary_is_replaced_within_the_time_to_live(tmp_path: Pa
         async with scene.member() as second:
             await scene.until_standby_of(second, first)
             await scene.until_more_delivered()
+            killed = (await scene.api(first).get(STATUS))["identity"]
             await scene.kill(first)
             await scene.until_primary(second, TTL_S + SLACK_S)
+            [told] = await scene.api(second).get("/monitoring/warnings?code=STANDBY")
+            assert f"it took over from {killed}, which had the lock until " in told["message"]
             await scene.until_more_delivered()
             await scene.stop_all(second)
         await scene.assert_every_promise_was_kept()

@@ -12,80 +12,91 @@ from typing import Any
 import aiohttp
 import pytest
 
-from flowcatalyst.errors import LocalShortageError
-from flowcatalyst.operations.warnings import WarningCode
-from flowcatalyst.routing.breaker import BreakerState
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.core.errors import LocalShortageError
+from flowcatalyst.core.warnings import WarningCode
+from flowcatalyst.router.breaker import BreakerState
+from flowcatalyst.router.limits import PoolLimits
+from tests.support.hosts import World
 from tests.support.http_servers import Gate, raw_server
 from tests.support.rig import ERROR_500, UNREACHABLE, Rig, outgoing, outgoings
 from tests.support.router_process import RouterProcess, Waits, router_process
-from tests.support.virtual_loop import run_virtual
 
 SHORTAGE = LocalShortageError(errno.EMFILE)
 FEW_FILES = (80, 80)  # a router has about 36 open, and twenty deliveries at once need as many
 DEADLINE_S = 40.0
 
 
+@pytest.mark.virtual_time
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_shortage_is_waited_out_at_the_head_of_the_group_and_counts_for_nothing(ordered: bool) -> None:
-    async def main() -> None:
-        # One failed attempt would be a dead letter.
-        limits = PoolLimits(concurrency=10, max_delivery_attempts=1)
-        rig = Rig(ordered=ordered, latency_s=0.0, default=limits)
-        rig.endpoint.answers("m1", *[SHORTAGE] * 30)
-        await rig.publish(*outgoings(["m1", "m2"]))
-        async with rig:
-            await rig.until_started(3)
-            await asyncio.sleep(0.5)  # it is over, and the next one not due
-            (waiting,) = (one for one in rig.tracker if one.pointer.id == "m1")
-            assert (waiting.tries, waiting.failures) == (0, 0)
-            assert "EMFILE" in rig.pool.explain(waiting).what
-            await rig.until_empty()
-            assert [round(at, 1) for at, name in rig.endpoint.starts] == [*map(float, range(31)), 30.0]
-            assert rig.endpoint.started == ["m1"] * 31 + ["m2"]
-            assert (rig.queue.nacked, rig.dead_letters.letters) == ([], [])
-            assert sum(rig.pool.stats.attempts.values()) == 2
-            (warning,) = rig.warnings.list()
-            assert (warning.code, warning.count) == (WarningCode.LOCAL_SHORTAGE, 30)
-
-    run_virtual(main())
+async def test_a_shortage_is_waited_out_at_the_head_of_the_group_and_counts_for_nothing(ordered: bool) -> None:
+    # One failed attempt would be a dead letter.
+    limits = PoolLimits(concurrency=10, max_delivery_attempts=1)
+    rig = Rig(ordered=ordered, latency_s=0.0, default=limits)
+    rig.endpoint.answers("m1", *[SHORTAGE] * 30)
+    await rig.publish(*outgoings(["m1", "m2"]))
+    async with rig:
+        await rig.until_started(3)
+        await asyncio.sleep(0.5)  # it is over, and the next one not due
+        (waiting,) = (one for one in rig.tracker if one.pointer.id == "m1")
+        assert (waiting.tries, waiting.failures) == (0, 0)
+        assert "EMFILE" in rig.pool.explain(waiting).what
+        await rig.until_empty()
+        assert [round(at, 1) for at, name in rig.endpoint.starts] == [*map(float, range(31)), 30.0]
+        assert rig.endpoint.started == ["m1"] * 31 + ["m2"]
+        assert (rig.queue.nacked, rig.dead_letters.letters) == ([], [])
+        assert sum(rig.pool.stats.attempts.values()) == 2
+        (warning,) = rig.warnings.recent()
+        assert (warning.code, warning.count) == (WarningCode.LOCAL_SHORTAGE, 30)
 
 
-def test_a_shortage_neither_opens_nor_closes_a_circuit_breaker() -> None:
-    async def main() -> None:
-        rig = Rig(latency_s=0.0)
-        rig.endpoint.answers("m1", *[SHORTAGE] * 20)
-        await rig.publish(outgoing("m1"))
-        async with rig:
-            await rig.until_started(20)
-            (breaker,) = (breaker for _, breaker in rig.breakers.items())
-            assert repr(breaker) == "<Breaker CLOSED 0/0 failed>"
-            await rig.until_empty()
-            assert repr(breaker) == "<Breaker CLOSED 0/1 failed>"
-            for number in range(10):
-                rig.endpoint.answers(f"f{number}", UNREACHABLE, *[SHORTAGE] * 5)
-            await rig.publish(*(outgoing(f"f{number}", f"g{number}") for number in range(10)))
-            await rig.until_started(31)
-            states = []
-            for seconds in (0.5, 5.0):  # then the probes ran into the shortage, which tells nothing
-                await asyncio.sleep(seconds)
-                states.append(breaker.state)
-            await rig.until_empty()
-            assert [*states, breaker.state] == [BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED]
-
-    run_virtual(main())
+@pytest.mark.virtual_time
+async def test_a_shortage_neither_opens_nor_closes_a_circuit_breaker() -> None:
+    rig = Rig(latency_s=0.0)
+    rig.endpoint.answers("m1", *[SHORTAGE] * 20)
+    await rig.publish(outgoing("m1"))
+    async with rig:
+        await rig.until_started(20)
+        (breaker,) = (breaker for _, breaker in rig.breakers.items())
+        assert repr(breaker) == "<Breaker CLOSED 0/0 failed>"
+        await rig.until_empty()
+        assert repr(breaker) == "<Breaker CLOSED 0/1 failed>"
+        for number in range(10):
+            rig.endpoint.answers(f"f{number}", UNREACHABLE, *[SHORTAGE] * 5)
+        await rig.publish(*(outgoing(f"f{number}", f"g{number}") for number in range(10)))
+        await rig.until_started(31)
+        states = []
+        for seconds in (0.5, 5.0):  # then the probes ran into the shortage, which tells nothing
+            await asyncio.sleep(seconds)
+            states.append(breaker.state)
+        await rig.until_empty()
+        assert [*states, breaker.state] == [BreakerState.OPEN, BreakerState.HALF_OPEN, BreakerState.CLOSED]
 
 
-def test_failures_before_a_shortage_stay_counted() -> None:
-    async def main() -> None:
-        rig = Rig(latency_s=0.0)
-        rig.endpoint.answers("m1", ERROR_500, SHORTAGE, ERROR_500)
-        await rig.publish(outgoing("m1"))
-        async with rig:
-            await rig.until_empty()
-            assert [round(at, 1) for at, _ in rig.endpoint.starts] == [0.0, 1.0, 2.0, 4.0]
+@pytest.mark.virtual_time
+async def test_each_shortage_is_told_with_its_end() -> None:
+    world = World()
+    world.queue("embedded")
+    told: list[WarningCode] = []
+    world.warnings.on_new = lambda warning: told.append(warning.code)
+    async with world.running():
+        for name in ("m1", "m2"):
+            world.hosts.answers(name, *[SHORTAGE] * 60)
+            await world.publish("embedded", outgoing(name))
+            await asyncio.sleep(50)
+            assert told[-1:] == [WarningCode.LOCAL_SHORTAGE]
+            await asyncio.sleep(40)
+            assert told[-1:] == [WarningCode.LOCAL_SHORTAGE_OVER]
+    assert told == 2 * [WarningCode.LOCAL_SHORTAGE, WarningCode.LOCAL_SHORTAGE_OVER]
 
-    run_virtual(main())
+
+@pytest.mark.virtual_time
+async def test_failures_before_a_shortage_stay_counted() -> None:
+    rig = Rig(latency_s=0.0)
+    rig.endpoint.answers("m1", ERROR_500, SHORTAGE, ERROR_500)
+    await rig.publish(outgoing("m1"))
+    async with rig:
+        await rig.until_empty()
+        assert [round(at, 1) for at, _ in rig.endpoint.starts] == [0.0, 1.0, 2.0, 4.0]
 
 
 @contextmanager
@@ -137,6 +148,11 @@ async def test_deliveries_that_lack_files_wait_and_are_made_when_there_are_some(
         gate.opened.set()
         await server.until(lambda server: len({call.body for call in server.requests}) == 100)
         assert len(server.requests) == 100
+        while "LOCAL_SHORTAGE_OVER" not in {one["code"] for one in warnings}:
+            await asyncio.sleep(0.05)
+            warnings = await get(session, "/monitoring/warnings?acknowledged=false")
+        assert [one["code"] for one in warnings] == ["LOCAL_SHORTAGE_OVER"]
+        assert (await get(session, "/monitoring/health"))["reasons"] == []
         assert [one["failureRatio"] for one in await get(session, "/monitoring/circuit-breakers")] == [0.0]
         assert await get(session, "/monitoring/dead-letters") == []
 

@@ -10,17 +10,18 @@ import nats
 import pytest
 from proton import Message
 
-from flowcatalyst.app import App
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.config import load_settings
-from flowcatalyst.errors import QueueUnavailableError
-from flowcatalyst.operations.health import assess
-from flowcatalyst.operations.warnings import Warning, WarningCode  # noqa: A004 - the word operators know
-from flowcatalyst.queues.activemq import ActiveMqQueue, AmqpLogin
+from flowcatalyst.app.router import App
+from flowcatalyst.control.health import assess
+from flowcatalyst.control.settings import load_settings
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.errors import QueueUnavailableError
+from flowcatalyst.core.warnings import Warning, WarningCode  # noqa: A004 - the word operators know
 from flowcatalyst.queues.address import AmqpAddress
+from flowcatalyst.queues.amqp.queue import ActiveMqQueue, AmqpLogin
 from flowcatalyst.queues.contract import BrokerQueue
-from flowcatalyst.queues.nats import NatsQueue
-from flowcatalyst.queues.sqs import SqsQueue
+from flowcatalyst.queues.nats.losses import SAME_CONSUMER_S
+from flowcatalyst.queues.nats.queue import NatsQueue
+from flowcatalyst.queues.sqs.queue import SqsQueue
 from tests.conformance.bench import grouped, take
 from tests.integration.chaos_test import messages
 from tests.servers.artemis import artemis_server
@@ -30,7 +31,7 @@ from tests.support.witness import Witness
 
 BY_NAME = {kind.name: kind for kind in KINDS}
 NATS = BY_NAME["nats"]
-SQS = [BY_NAME["elasticmq-fifo"], BY_NAME["moto-fifo"], BY_NAME["elasticmq-standard"]]
+SQS = [BY_NAME["elasticmq-fifo"], BY_NAME["elasticmq-standard"]]
 TOLD_WITHIN_S = 40.0
 
 
@@ -107,7 +108,7 @@ async def test_a_stream_that_was_made_anew_is_told_of_with_what_it_held(brokers:
         await delete(place)
         assert await queue.receive(10, 0.2) == []
         [(text, count)] = losses(queue)
-        assert f"stream {place.queue} was deleted and made anew: it held 29 messages" in text
+        assert f"stream {place.queue} was deleted and created again: it held 29 messages" in text
         assert count == 29
         await publish_patiently(queue)
         assert len(await take(queue, 1)) == 1
@@ -161,12 +162,13 @@ async def test_a_consumer_that_was_made_anew_is_told_of_and_its_messages_come_ag
     async with client_of(place) as queue:
         await queue.publish(grouped("a1", "a2", "a3"))
         held = await take(queue, 2)
+        await asyncio.sleep(2 * SAME_CONSUMER_S)  # before that it might be the same one
         await jetstream(place, f"CONSUMER.DELETE.{place.queue}.router")
         again = await take(queue, 3)
         assert {delivery.broker_id for delivery in held} <= {delivery.broker_id for delivery in again}
         [(text, count)] = losses(queue)
         assert "consumer router of stream" in text
-        assert "what was not acknowledged comes again" in text
+        assert "what was not acknowledged will be delivered again" in text
         assert count == 0
 
 
@@ -186,7 +188,7 @@ async def test_an_sqs_queue_that_was_made_anew_is_told_of_with_what_it_held(brok
                 with suppress(QueueUnavailableError):  # once: it does not exist
                     await queue.receive(10, 1)
         [(text, count)] = losses(queue)
-        assert "was deleted and made anew: it held 12 messages when it was last looked at" in text
+        assert "was deleted and created again: it held 12 messages when last seen" in text
         assert count == 12
         await queue.publish(grouped("b1"))
         assert len(await take(queue, 1)) == 1
@@ -218,7 +220,7 @@ async def test_an_sqs_queue_that_was_purged_is_told_of(brokers: Places, kind: Ki
         await queue.depth()
         [(text, count)] = losses(queue)
         assert count in (10, 8)  # one of the servers keeps what is in flight
-        assert f"about {count} messages more are gone than this router took" in text
+        assert f"about {count} more messages are gone than this router received" in text
 
 
 @pytest.mark.parametrize("kind", SQS, ids=lambda kind: kind.name)
@@ -272,7 +274,7 @@ async def test_an_artemis_queue_that_is_deleted_under_its_receiver_is_told_of(tm
 # The router
 
 
-@pytest.mark.parametrize("kind", [NATS, *SQS[:2]], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", [NATS, SQS[0]], ids=lambda kind: kind.name)
 async def test_a_router_warns_of_a_queue_that_was_made_anew_and_is_not_healthy_until_somebody_saw_it(
     brokers: Places, kind: Kind
 ) -> None:
@@ -295,7 +297,7 @@ async def test_a_router_warns_of_a_queue_that_was_made_anew_and_is_not_healthy_u
 async def lost_warning(app: App) -> Warning:
     async with asyncio.timeout(TOLD_WITHIN_S):
         while True:
-            for warning in app.warnings.list():
+            for warning in app.warnings.recent():
                 if warning.code is WarningCode.MESSAGES_LOST:
                     return warning
             await asyncio.sleep(0.05)
@@ -310,7 +312,7 @@ def remove(folder: Path) -> None:
 async def test_a_file_of_embedded_queues_that_is_removed_is_told_of_and_what_it_held_is_delivered(
     tmp_path: Path, replaced: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flowcatalyst.queues.embedded_store.REAP_EVERY_S", 0.1)
+    monkeypatch.setattr("flowcatalyst.queues.embedded.store.REAP_EVERY_S", 0.1)
     witness = Witness()
     async with witness.running():
         app = App(load_settings(data_dir=tmp_path, embedded={"queues": [QUEUE]}))
@@ -322,17 +324,17 @@ async def test_a_file_of_embedded_queues_that_is_removed_is_told_of_and_what_it_
                 (tmp_path / "queue.db").write_bytes(b"")
             warning = await lost_warning(app)
             what = "was replaced by another file" if replaced else "was removed"
-            assert f"queue.db {what} while it was open: put it back, or restart the router" in warning.message
+            assert f"queue.db {what} while it was open: put it back, and do not stop the router" in warning.message
             with pytest.raises(Exception, match="while it was open"):
                 await app.queues[QUEUE].publish(outgoing[:1])
             await witness.until_acked(len(outgoing))
             async with asyncio.timeout(TOLD_WITHIN_S):
-                while "while it was open" not in app.consumers[QUEUE].trouble:
+                while "while it was open" not in app.consumers[QUEUE].reports.last_error:
                     await asyncio.sleep(0.05)
 
 
 async def test_a_file_that_is_put_back_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowcatalyst.queues.embedded_store.REAP_EVERY_S", 0.1)
+    monkeypatch.setattr("flowcatalyst.queues.embedded.store.REAP_EVERY_S", 0.1)
     witness = Witness()
     async with witness.running():
         app = App(load_settings(data_dir=tmp_path, embedded={"queues": [QUEUE]}))
@@ -368,4 +370,4 @@ async def test_a_stop_after_a_loss_does_not_say_that_nothing_was_lost(brokers: P
                 code, said = await router.terminate()
     assert code == 0
     assert "Nothing was lost" not in said
-    assert f"stream {place.queue} was deleted and made anew" in said
+    assert f"stream {place.queue} was deleted and created again" in said

@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.config import NotificationSettings
-from flowcatalyst.delivery.egress import EgressGuard
-from flowcatalyst.delivery.http1 import Http1Client
-from flowcatalyst.message import Severity
-from flowcatalyst.operations import notify
-from flowcatalyst.operations.notify import Notifier
-from flowcatalyst.operations.warnings import WarningCode, WarningLog
-from flowcatalyst.tasks import Tasks
+from flowcatalyst.control import notify
+from flowcatalyst.control.notify import Notifier
+from flowcatalyst.control.settings import NotificationSettings
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.message import Severity
+from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.core.warnings import WarningCode, WarningLog
+from flowcatalyst.http.egress import EgressGuard
+from flowcatalyst.http.http1.client import Http1Client
 from tests.support.http_servers import Gate, always, closed_port, in_turn, raw_server, reply
 
 
@@ -86,9 +86,9 @@ async def test_a_webhook_nobody_listens_at_leaves_a_warning() -> None:
     async with notifying(f"http://127.0.0.1:{port}/s3cret") as log:
         add(log, "fire", Severity.CRITICAL)
         async with asyncio.timeout(10):
-            while len(log.list()) < 2:
+            while len(log.recent()) < 2:
                 await asyncio.sleep(0.01)
-        failed = log.list()[0]
+        failed = log.recent()[0]
     assert failed.code is WarningCode.NOTIFICATION_FAILED
     assert f"127.0.0.1:{port}" in failed.message
     assert "s3cret" not in failed.message

@@ -9,13 +9,14 @@ from typing import Final
 import pytest
 from pydantic import SecretStr
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.config import StandbySettings
-from flowcatalyst.operations.redis_lock import LockUnavailableError, RedisLock
-from flowcatalyst.operations.standby import Standby, StandbyState
-from flowcatalyst.operations.warnings import WarningLog
-from flowcatalyst.routing.fence import Fence
-from flowcatalyst.tasks import Tasks
+from flowcatalyst.control.redis_lock import RedisLock
+from flowcatalyst.control.settings import StandbySettings
+from flowcatalyst.control.standby import Standby, StandbyState
+from flowcatalyst.control.standby_lock import LockUnavailableError
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.core.warnings import WarningLog
+from flowcatalyst.router.fence import Fence
 from tests.servers.redis import redis_server
 from tests.support.odd_redis import LOCKED_AS_ASKED, OddRedis, odd_redis
 
@@ -104,11 +105,11 @@ async def test_a_standby_goes_on_after_an_odd_answer_and_takes_the_lock_later(re
     redis.answer = answer
     async with standing_by(redis.url) as standby:
         await until(lambda: redis.asked >= 2)
-        assert standby.trouble
+        assert standby.last_error
         assert standby.state is StandbyState.STANDBY
         redis.answer = LOCKED_AS_ASKED
         await until(lambda: standby.state is StandbyState.PRIMARY)
-        assert not standby.trouble
+        assert not standby.last_error
 
 
 @pytest.mark.parametrize("kind", ["status", "null array", "array of one", "negative number", "moved", "garbage"])
@@ -143,7 +144,7 @@ async def test_a_real_redis_with_something_else_in_the_keys_of_the_lock_does_not
     with redis_server(tmp_path) as server:
         server.command(*command)
         async with standing_by(server.url) as standby:
-            await until(lambda: bool(standby.trouble or standby.holder))
+            await until(lambda: bool(standby.last_error or standby.holder))
             assert standby.state is StandbyState.STANDBY
             server.command(*undo)
             await until(lambda: standby.state is StandbyState.PRIMARY)

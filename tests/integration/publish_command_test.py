@@ -1,7 +1,6 @@
 """`flowcatalyst publish` and `flowcatalyst seed`: messages into a queue while no router runs, and what goes wrong."""
 
 import asyncio
-import io
 import json
 import os
 import re
@@ -9,25 +8,18 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from uuid import UUID
 
 import aiohttp
 import pytest
-import structlog
-import uvloop
 
-from flowcatalyst.cli.main import main
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.message import Delivery, DispatchMode, MessagePointer, parse_pointer
-from flowcatalyst.observe.logs import close_logs
-from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
-from flowcatalyst.web.order_judge import SeededId
+from flowcatalyst.core.message import DispatchMode, MessagePointer, parse_pointer
+from flowcatalyst.sandbox.order_judge import SeededId
 from tests.servers import free_port
 from tests.servers.nats import nats_server
+from tests.support.command import TARGET, Command, in_queue
 from tests.support.router_process import router_process
 
-TARGET = "http://127.0.0.1:9/hook"
 DEADLINE_S = 30.0
 
 
@@ -39,86 +31,9 @@ def numbered(count: int) -> list[dict[str, str]]:
     return [{"id": f"m-{n}", "mediationTarget": TARGET, "messageGroupId": "g"} for n in range(1, count + 1)]
 
 
-class Command:
-    """The command in this process: a real one takes most of its time to start. It stands in `folder`.
-
-    It makes its queue if there is none, while `creates` says so.
-    """
-
-    creates = True
-
-    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]) -> None:
-        self.folder = folder
-        self._patch = patch
-        self._captured = captured
-        patch.chdir(folder)
-        self.file = folder / "data" / "queue.db"
-
-    def run(self, *args: object, given: bytes = b"") -> tuple[int, str, str]:
-        """Exit code, output, errors."""
-        create = ["--create"] if self.creates and "--router" not in args else []
-        self._patch.setattr(sys, "argv", ["flowcatalyst", *map(str, args), *create])
-        self._patch.setattr(sys, "stdin", SimpleNamespace(buffer=Pipe(given)))
-        umask = os.umask(0o022)
-        try:
-            with pytest.raises(SystemExit) as ended:
-                main()
-        finally:
-            os.umask(umask)
-            close_logs()
-            structlog.reset_defaults()
-        output, errors = self._captured.readouterr()
-        return int(ended.value.code or 0), output, errors
-
-    def works(self, *args: object, given: bytes = b"") -> str:
-        """What it said, in one line."""
-        code, output, errors = self.run(*args, given=given)
-        assert (code, errors) == (0, "")
-        assert output.count("\n") == 1
-        return output
-
-    def fails(self, *args: object, given: bytes = b"", code: int = 1) -> str:
-        """The one sentence it said."""
-        found, output, errors = self.run(*args, given=given)
-        assert (found, output) == (code, ""), errors
-        assert errors.startswith("flowcatalyst: ")
-        assert errors.count("\n") == 1
-        return errors
-
-    def misused(self, *args: object) -> str:
-        code, output, errors = self.run(*args)
-        assert (code, output) == (2, "")
-        assert errors.startswith("Usage: ")
-        return errors
-
-    def held(self, queue: str = "default") -> list[Delivery]:
-        """What the embedded queue holds."""
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(in_queue(self.folder, queue))
-
-    def pointers(self, queue: str = "default") -> list[MessagePointer]:
-        return [parse_pointer(delivery.body) for delivery in self.held(queue)]
-
-
-class Pipe(io.BytesIO):
-    """What comes in cannot be read a second time."""
-
-    def seekable(self) -> bool:
-        return False
-
-
 @pytest.fixture
 def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     return Command(tmp_path, monkeypatch, capsys)
-
-
-async def in_queue(folder: Path, queue: str = "default") -> list[Delivery]:
-    opened = EmbeddedQueue(EmbeddedStore(folder / "data" / "queue.db", SystemClock()), queue, max_batch=10_000)
-    await opened.open()
-    try:
-        return await opened.receive(10_000, 0)
-    finally:
-        await opened.close()
 
 
 async def start(folder: Path, *args: object, env: Mapping[str, str] | None = None) -> asyncio.subprocess.Process:
@@ -240,8 +155,10 @@ def test_of_a_file_with_a_wrong_line_nothing_is_published(command: Command) -> N
     file = command.folder / "messages.jsonl"
     file.write_bytes(BAD_THIRD)
     said = command.fails("publish", "--file", file)
-    assert said == "flowcatalyst: line 3: Object contains unknown field `messageGroupID`; nothing is published\n"
+    wrong = "line 3: `messageGroupID` is not a field here (did you mean `messageGroupId`?)"
+    assert said == f"flowcatalyst: {wrong}; nothing is published\n"
     assert not (command.folder / "data").exists()
+    assert "leave it out" in command.misused("publish", "--target", "http://127.0.0.1:9/", "--from-line", 4)
     assert command.works("publish", "--file", file, "--from-line", 4).startswith(
         "1 message published to queue default ("
     )
@@ -249,7 +166,7 @@ def test_of_a_file_with_a_wrong_line_nothing_is_published(command: Command) -> N
 
 def test_of_a_pipe_what_comes_before_a_wrong_line_is_published(command: Command) -> None:
     said = command.fails("publish", "--file", "-", given=BAD_THIRD)
-    assert "line 3: Object contains unknown field `messageGroupID`; published so far: 2;" in said
+    assert "line 3: `messageGroupID` is not a field here (did you mean `messageGroupId`?); published so far: 2;" in said
     assert "go on with --from-line 3" in said
     assert [message.id for message in command.pointers()] == ["m-1", "m-2"]
 
@@ -258,11 +175,11 @@ def test_of_a_pipe_what_comes_before_a_wrong_line_is_published(command: Command)
     ("line", "why"),
     [
         ("{", "it is not valid JSON"),
-        ("[]", "Expected `object`, got `array`"),
-        ({"id": "a"}, "missing required field `mediationTarget`"),
+        ("[]", "line 2: it must be an object, not a list"),
+        ({"id": "a"}, "`mediationTarget` is missing"),
         ({"mediationTarget": "ftp://h/"}, "only http and https"),
         ({"mediationTarget": TARGET, "dispatchMode": "X"}, "one of IMMEDIATE, NEXT_ON_ERROR, BLOCK_ON_ERROR"),
-        ({"mediationTarget": TARGET, "authToken": "s3\ncret"}, "authToken has characters"),
+        ({"mediationTarget": TARGET, "authToken": "s3\ncret"}, "authToken contains characters"),
         ({"mediationTarget": TARGET, "authToken": "s3cret" * 50_000}, "more than the 262144 allowed"),
         ({"mediationTarget": TARGET, "id": "i" * 257}, "id has 257 characters, more than the 256 allowed"),
         ({"mediationTarget": TARGET, "deduplicationId": "i" * 257}, "deduplicationId has 257 characters"),
@@ -278,7 +195,7 @@ def test_a_wrong_line_is_named_with_the_reason(command: Command, line: object, w
 
 def test_a_file_of_somebody_else_cannot_steer_the_terminal(command: Command) -> None:
     said = command.fails("publish", "--file", "-", given=lines({"mediationTarget": TARGET, "\x1b]0;gone\x07": 1}))
-    assert "unknown field `\\x1b]0;gone\\x07`" in said
+    assert "`\\x1b]0;gone\\x07` is not a field" in said
     assert said.rstrip("\n").isprintable()
 
 
@@ -468,3 +385,31 @@ def test_a_queue_of_a_broker_needs_no_file(command: Command) -> None:
     command.creates = False
     uri = f"nats://127.0.0.1:{free_port()}/ORDERS?consumer=router"
     assert "there is no queue file" not in command.fails("publish", "--uri", uri, "--target", TARGET)
+
+
+@pytest.mark.parametrize("args", [["publish", "--target", TARGET], ["seed"], ["publish", "--file", "-"]])
+def test_a_queue_that_nobody_reads_gets_nothing_unless_it_is_to_be_created(
+    command: Command, args: Sequence[str]
+) -> None:
+    command.works("publish", "--target", TARGET)
+    command.works("publish", "--target", TARGET, "--uri", "embedded:bills")
+    command.creates = False
+    said = command.fails(*args, "--uri", "embedded:orders", given=lines(*numbered(1)), code=2)
+    assert "nobody is known to read the embedded queue 'orders'" in said
+    assert "there are bills, default, high, low, medium" in said
+    assert "--create" in said
+    assert command.pointers("orders") == []
+    for known in ("bills", "high"):
+        command.works(*args, "--uri", f"embedded:{known}", given=lines(*numbered(1)))
+        assert command.pointers(known)
+    command.works(*args, "--uri", "embedded:orders", "--create", given=lines(*numbered(1)))
+    command.works(*args, "--uri", "embedded:orders", given=lines(*numbered(1)))
+    assert command.pointers("orders")
+
+
+def test_a_queue_of_the_settings_needs_no_create_by_its_uri_either(command: Command) -> None:
+    command.works("publish", "--target", TARGET)
+    command.creates = False
+    (command.folder / "flowcatalyst.toml").write_text('[[queues]]\nname = "shop"\nuri = "embedded:orders"\n')
+    command.works("publish", "--target", TARGET, "--uri", "embedded://orders")
+    assert len(command.pointers("orders")) == 1

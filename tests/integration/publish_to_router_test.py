@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.credentials import hash_key, hash_password
-from tests.integration.publish_command_test import TARGET, lines, run, stats_of, works
+from flowcatalyst.core.credentials import hash_key, hash_password
+from tests.integration.publish_command_test import lines, run, stats_of, works
+from tests.support.command import TARGET
 from tests.support.router_process import router_process
 
 

@@ -6,15 +6,15 @@ import random
 import pytest
 import uvloop
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.delivery.mediator import endpoint_of, origin_of
-from flowcatalyst.operations.warnings import WarningLog
-from flowcatalyst.routing import rate
-from flowcatalyst.routing.breaker import Breakers
-from flowcatalyst.routing.limits import PoolLimits
-from flowcatalyst.routing.pool import Pool
-from flowcatalyst.routing.pool_tools import PoolTools
-from flowcatalyst.tasks import Tasks
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.targets import endpoint_of, origin_of
+from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.core.warnings import WarningLog
+from flowcatalyst.router import rate
+from flowcatalyst.router.breaker import Breakers
+from flowcatalyst.router.limits import PoolLimits
+from flowcatalyst.router.pool import Pool
+from flowcatalyst.router.pool_tools import PoolTools
 from tests.support.deliveries import delivery
 from tests.support.rig import ListedDeadLetters, ScriptedEndpoint, SilentLog
 

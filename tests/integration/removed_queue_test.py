@@ -4,60 +4,54 @@ import asyncio
 
 import pytest
 
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.router.limits import PoolLimits
 from tests.support.hosts import KINDS, QueueKind, World
 from tests.support.rig import outgoing
-from tests.support.virtual_loop import run_virtual
+
+pytestmark = pytest.mark.virtual_time
 
 any_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 @any_kind
-def test_a_queue_that_comes_back_before_it_left_is_polled_again_over_the_connection_it_has(kind: QueueKind) -> None:
-    async def play() -> None:
-        world = World(5.0, POOL=PoolLimits(concurrency=2))
-        queue = world.queue(kind)
-        await world.publish(kind, *(outgoing(f"m{n}", pool="POOL") for n in range(3)))
-        async with world.running():
-            await asyncio.sleep(1)
-            settler = world.engine.settlers[kind]
-            world.engine.remove_queue(kind)
-            await asyncio.sleep(1)
-            await world.publish(kind, *(outgoing(f"m{n}", pool="POOL") for n in range(3, 6)))
-            assert world.engine.take_back_queue(kind)
-            assert (world.engine.queues[kind], world.engine.settlers[kind]) == (queue, settler)
-            assert world.engine.consumers[kind].restarts == 0
-            await world.until_empty(60.0)
-        assert world.started() == [f"m{n}" for n in range(6)]
-
-    run_virtual(play())
-
-
-def test_a_queue_that_has_left_cannot_be_taken_back() -> None:
-    async def play() -> None:
-        world = World()
-        world.queue("embedded")
-        async with world.running():
-            await asyncio.sleep(1)
-            world.engine.remove_queue("embedded")
-            await asyncio.sleep(60)
-            assert world.engine.open_queues() == []
-            assert not world.engine.take_back_queue("embedded")
-            assert not world.engine.take_back_queue("never seen")
-
-    run_virtual(play())
+async def test_a_queue_that_comes_back_before_it_left_is_polled_again_over_the_connection_it_has(
+    kind: QueueKind,
+) -> None:
+    world = World(5.0, POOL=PoolLimits(concurrency=2))
+    queue = world.queue(kind)
+    await world.publish(kind, *(outgoing(f"m{n}", pool="POOL") for n in range(3)))
+    async with world.running():
+        await asyncio.sleep(1)
+        settler = world.engine.settlers[kind]
+        world.engine.remove_queue(kind)
+        await asyncio.sleep(1)
+        await world.publish(kind, *(outgoing(f"m{n}", pool="POOL") for n in range(3, 6)))
+        assert world.engine.take_back_queue(kind)
+        assert (world.engine.queues[kind], world.engine.settlers[kind]) == (queue, settler)
+        assert world.engine.consumers[kind].restarts == 0
+        await world.until_empty(60.0)
+    assert world.started() == [f"m{n}" for n in range(6)]
 
 
-def test_what_a_poll_brings_that_was_under_way_when_the_queue_was_removed_stays_in_order() -> None:
-    async def play() -> None:
-        world = World(0.1, POOL=PoolLimits(concurrency=2))
-        world.queue("unordered")
-        async with world.running():
-            await asyncio.sleep(1)  # a long poll waits
-            world.engine.remove_queue("unordered")
-            assert world.engine.take_back_queue("unordered")
-            await world.publish("unordered", *(outgoing(f"m{n}", pool="POOL") for n in range(20)))
-            await world.until_empty(60.0)
-        assert world.started() == [f"m{n}" for n in range(20)]
+async def test_a_queue_that_has_left_cannot_be_taken_back() -> None:
+    world = World()
+    world.queue("embedded")
+    async with world.running():
+        await asyncio.sleep(1)
+        world.engine.remove_queue("embedded")
+        await asyncio.sleep(60)
+        assert world.engine.open_queues() == []
+        assert not world.engine.take_back_queue("embedded")
+        assert not world.engine.take_back_queue("never seen")
 
-    run_virtual(play())
+
+async def test_what_a_poll_brings_that_was_under_way_when_the_queue_was_removed_stays_in_order() -> None:
+    world = World(0.1, POOL=PoolLimits(concurrency=2))
+    world.queue("unordered")
+    async with world.running():
+        await asyncio.sleep(1)  # a long poll waits
+        world.engine.remove_queue("unordered")
+        assert world.engine.take_back_queue("unordered")
+        await world.publish("unordered", *(outgoing(f"m{n}", pool="POOL") for n in range(20)))
+        await world.until_empty(60.0)
+    assert world.started() == [f"m{n}" for n in range(20)]

@@ -12,13 +12,14 @@ import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.config import StandbySettings
-from flowcatalyst.operations.redis_lock import LockUnavailableError, RedisLock
-from flowcatalyst.operations.standby import Standby, StandbyState
-from flowcatalyst.operations.warnings import WarningLog
-from flowcatalyst.routing.fence import Fence
-from flowcatalyst.tasks import Tasks
+from flowcatalyst.control.redis_lock import RedisLock
+from flowcatalyst.control.settings import StandbySettings
+from flowcatalyst.control.standby import Standby, StandbyState
+from flowcatalyst.control.standby_lock import LockUnavailableError
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.core.warnings import WarningLog
+from flowcatalyst.router.fence import Fence
 from tests.servers.redis import RedisServer, redis_server
 from tests.support.standby_process import REFRESH_S, TTL_S, StandbyProcess, standby_process
 
@@ -225,10 +226,10 @@ async def test_a_redis_that_is_killed_and_comes_back_empty_has_one_primary_again
     await until(lambda: all(router.standby.holder for router in routers))
     server.kill()
     await until(lambda: not any(router.is_primary() for router in routers))
-    await until(lambda: all(router.standby.trouble == "Redis refuses connections" for router in routers))
+    await until(lambda: all(router.standby.last_error == "Redis refuses connections" for router in routers))
     assert server.start()
     await until(lambda: any(router.is_primary() for router in routers))
-    await until(lambda: all(router.standby.trouble == "" for router in routers))
+    await until(lambda: all(router.standby.last_error == "" for router in routers))
     [primary] = [router for router in routers if router.is_primary()]
     assert primary.standby.fencing_number == 2
     for router in routers:
@@ -239,7 +240,7 @@ async def test_a_primary_whose_redis_becomes_a_replica_steps_down_and_comes_back
     router = RouterInLoop(server.url, "first")
     await until(router.is_primary)
     server.command("REPLICAOF", "127.0.0.1", "1")
-    await until(lambda: router.standby.trouble == "this Redis is a read-only replica")
+    await until(lambda: router.standby.last_error == "this Redis is a read-only replica")
     await until(lambda: not router.is_primary())
     server.command("REPLICAOF", "NO", "ONE")
     await until(router.is_primary)
@@ -252,11 +253,11 @@ async def test_refused_credentials_are_trouble_and_appear_nowhere(server: RedisS
     server.command("CONFIG", "SET", "requirepass", "other")
     with capture_logs() as lines:
         router = RouterInLoop(server.url_for(credentials), "first")
-        await until(lambda: router.standby.trouble != "")
+        await until(lambda: router.standby.last_error != "")
         await router.stop()
-    assert router.standby.trouble == "Redis refuses the credentials of standby.redis_url"
-    [warning] = router.warnings.list()
-    told = f"{lines} {warning} {router.standby.trouble} {router.standby.holder}"
+    assert router.standby.last_error == "Redis refuses the credentials of standby.redis_url"
+    [warning] = router.warnings.recent()
+    told = f"{lines} {warning} {router.standby.last_error} {router.standby.holder}"
     assert "hush" not in told
     assert "operator" not in told
 
@@ -270,16 +271,16 @@ async def test_right_credentials_are_used(server: RedisServer) -> None:
 
 async def test_a_host_that_does_not_exist_is_trouble_not_a_crash() -> None:
     router = RouterInLoop("redis://no-such-host.invalid", "first")
-    await until(lambda: router.standby.trouble != "")
+    await until(lambda: router.standby.last_error != "")
     await router.stop()
-    assert router.standby.trouble in ("the host name of Redis cannot be resolved", "Redis does not answer")
+    assert router.standby.last_error in ("the host name of Redis cannot be resolved", "Redis does not answer")
 
 
 async def test_a_server_that_does_not_speak_tls_is_trouble_not_a_crash(server: RedisServer) -> None:
     router = RouterInLoop(server.url.replace("redis://", "rediss://"), "first")
-    await until(lambda: router.standby.trouble != "")
+    await until(lambda: router.standby.last_error != "")
     await router.stop()
-    assert router.standby.trouble == "Redis does not answer"  # it waits for the rest of a command
+    assert router.standby.last_error == "Redis does not answer"  # it waits for the rest of a command
 
 
 # Two processes.

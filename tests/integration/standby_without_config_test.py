@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import aiohttp
 
-from flowcatalyst.app import App
-from flowcatalyst.config import Settings, SyncSettings
-from flowcatalyst.web.server import bind, serve
+from flowcatalyst.api.server import bind
+from flowcatalyst.app.router import App
+from flowcatalyst.app.serve import serve
+from flowcatalyst.control.settings import Settings, SyncSettings
 from tests.integration.live_standby_test import REFRESH_S, SLACK_S, STATUS, Pair, pair
 from tests.support.http_servers import always, raw_server, reply
 from tests.support.live import document

@@ -4,19 +4,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from flowcatalyst.clock import IdSource
-from flowcatalyst.delivery import answer, mediator, resolver
-from flowcatalyst.delivery.contract import WHOLE, Content
-from flowcatalyst.delivery.http1 import Http1Client
-from flowcatalyst.delivery.http1_connection import Connection
-from flowcatalyst.delivery.http1_pool import OriginPool
-from flowcatalyst.observe import metrics
-from flowcatalyst.queues import embedded_lanes, embedded_take, sqs_messages
+from flowcatalyst.control import metrics
+from flowcatalyst.core.clock import IdSource
+from flowcatalyst.core.targets import endpoint_of
+from flowcatalyst.http import answer, resolver
+from flowcatalyst.http.contract import WHOLE, Content
+from flowcatalyst.http.http1.client import Http1Client
+from flowcatalyst.http.http1.connection import Connection
+from flowcatalyst.http.http1.pool import OriginPool
+from flowcatalyst.queues.embedded import lanes as embedded_lanes
+from flowcatalyst.queues.embedded import take as embedded_take
+from flowcatalyst.queues.sqs import messages as sqs_messages
 from tests.mutants.mutant import Bugs, instead_of, set_everywhere
 
 BUGS: Final = Bugs()
 
-REFUSALS = "tests/unit/policy_test.py::TestResponses"
+REFUSALS = "tests/unit/interpret_test.py::TestResponses"
 
 
 # Answers
@@ -77,19 +80,18 @@ def _() -> None:
 
 @BUGS.add(
     "a connection is used again although it has unread bytes",
-    test="tests/unit/http1_connection_test.py::"
+    test="tests/unit/http/http1_connection_test.py::"
     "test_a_request_is_not_written_to_a_kept_connection_that_has_unread_bytes",
 )
 def _() -> None:
     @instead_of(Connection, "send")
-    def send(original: Any, self: Any) -> None:
-        self._reused = False
+    def send(original: Any, self: Any, has_unread: bool = False) -> None:
         original(self)
 
 
 @BUGS.add(
     "an origin that sent unasked data is trusted again",
-    test="tests/unit/http1_test.py::test_an_origin_that_ever_sent_unasked_data_gets_a_new_connection_for_every_request",
+    test="tests/unit/http/http1_reuse_test.py::test_an_origin_that_ever_sent_unasked_data_gets_a_new_connection_for_every_request",
 )
 def _() -> None:
     @instead_of(OriginPool, "sent_unasked")
@@ -99,18 +101,19 @@ def _() -> None:
 
 @BUGS.add(
     "a connection is used again at once, before more can come",
-    test="tests/unit/http1_test.py::"
+    test="tests/unit/http/http1_reuse_test.py::"
     "test_no_connection_is_used_again_before_an_origin_was_quiet_for_a_rest_after_its_first_answer",
 )
 def _() -> None:
-    @instead_of(OriginPool, "_has_to_rest")
-    def has_to_rest(original: Any, self: Any) -> bool:
-        return False
+    @instead_of(OriginPool, "exchange_ended")
+    def exchange_ended(original: Any, self: Any, connection: Any) -> None:
+        self._proven, self._exchanges = True, 0
+        original(self, connection)
 
 
 @BUGS.add(
     "only the first address of a host is tried",
-    test="tests/unit/http1_test.py::test_an_address_that_does_not_answer_does_not_use_up_the_time_of_the_next_one",
+    test="tests/unit/http/http1_connecting_test.py::test_an_address_that_does_not_answer_does_not_use_up_the_time_of_the_next_one",
 )
 def _() -> None:
     @instead_of(Http1Client, "_dial_first")
@@ -124,9 +127,9 @@ def _() -> None:
 )
 def _() -> None:
     @instead_of(resolver.SystemResolver, "_tell")
-    def tell(original: Any, self: Any, name: Any, trouble: str) -> None:
-        original(self, name, trouble)
-        name.good_until = name.good_until if trouble else 0.0
+    def tell(original: Any, self: Any, name: Any, last_error: str, shortage: int | None = None) -> None:
+        original(self, name, last_error, shortage)
+        name.good_until = name.good_until if last_error else 0.0
 
 
 @BUGS.add(
@@ -158,7 +161,7 @@ def _() -> None:
     test="tests/api/metrics_test.py::test_paths_of_an_origin_are_one_series_with_the_worst_state",
 )
 def _() -> None:
-    metrics.origin_of = mediator.endpoint_of  # type: ignore[attr-defined]
+    metrics.origin_of = endpoint_of  # type: ignore[attr-defined]
 
 
 # Real queues
@@ -170,7 +173,7 @@ def _() -> None:
 )
 def _() -> None:
     @instead_of(embedded_take, "_share_out")
-    def share_out(original: Any, limit: int, ready: Sequence[str], room: Any) -> Any:
+    def share_out(original: Any, limit: int, ready: Sequence[str], free_capacity: Any) -> Any:
         return original(limit, ready, None)
 
 

@@ -3,14 +3,15 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from flowcatalyst.delivery import mediator
-from flowcatalyst.message import Delivery
-from flowcatalyst.routing import policy, shares
-from flowcatalyst.routing.breaker import OPEN_S, SUCCESSES_TO_CLOSE, Breaker, Breakers, BreakerState
-from flowcatalyst.routing.endpoints import Endpoints, Gate
-from flowcatalyst.routing.groups import FailureScope
-from flowcatalyst.routing.pool import Pool
-from flowcatalyst.routing.shares import Share, SlotShares
+from flowcatalyst.core import targets
+from flowcatalyst.core.message import Delivery
+from flowcatalyst.http import interpret as answers
+from flowcatalyst.router import shares
+from flowcatalyst.router.breaker import OPEN_S, SUCCESSES_TO_CLOSE, Breaker, Breakers, BreakerState
+from flowcatalyst.router.endpoints import Endpoints, Gate
+from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.pool import Pool
+from flowcatalyst.router.shares import Share, SlotShares
 from tests.mutants.mutant import Bugs, instead_of
 
 BUGS: Final = Bugs()
@@ -58,7 +59,7 @@ def _() -> None:
         if gate.probe_at is None:
             original(self, gate, delivery, now)
         else:
-            self._give_back(delivery, 30.0, FailureScope.GROUP if delivery.ordered else None)
+            self._requeue(delivery, 30.0, FailureScope.GROUP if delivery.ordered else None)
 
 
 @BUGS.add("a probe may hang as long as any attempt")
@@ -99,9 +100,11 @@ def _() -> None:
 
 @BUGS.add("breakers have no bound", test="tests/unit/breaker_test.py::TestBoundOfBreakers")
 def _() -> None:
-    @instead_of(Breakers, "_forget_one")
-    def forget_one(original: Any, self: Any) -> None:
-        self._most += 1
+    @instead_of(Breakers, "get")
+    def get(original: Any, self: Any, endpoint: str) -> Breaker:
+        self._most = len(self) + 1
+        breaker: Breaker = original(self, endpoint)
+        return breaker
 
 
 @BUGS.add("groups at the gate of an open breaker are not called when its probe is due")
@@ -114,10 +117,10 @@ def _() -> None:
 
 @BUGS.add(
     "a gateway that finds nobody does not count for the breaker",
-    test="tests/unit/policy_test.py::TestResponses",
+    test="tests/unit/interpret_test.py::TestResponses",
 )
 def _() -> None:
-    @instead_of(policy, "interpret")
+    @instead_of(answers, "interpret")
     def interpret(original: Any, *args: Any) -> Any:
         return replace(original(*args), trips_breaker=False)
 
@@ -137,9 +140,9 @@ def _() -> None:
 
 @BUGS.add("a host may take all slots of its pool with many paths")
 def _() -> None:
-    @instead_of(mediator, "origin_of")
+    @instead_of(targets, "origin_of")
     def origin_of(original: Any, url: str) -> str:
-        return mediator.endpoint_of(url)
+        return targets.endpoint_of(url)
 
 
 @BUGS.add(

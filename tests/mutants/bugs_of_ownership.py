@@ -4,14 +4,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from flowcatalyst import message
-from flowcatalyst.message import Delivery
-from flowcatalyst.operations.watch import LeaseKeeper
-from flowcatalyst.queues.settle import Settler
-from flowcatalyst.routing import tracker
-from flowcatalyst.routing.pool import Pool
-from flowcatalyst.routing.router import REFUSAL_S, Router
-from flowcatalyst.routing.tracker import Duplicate, InFlightTracker
+from flowcatalyst.core import message
+from flowcatalyst.core.message import Delivery
+from flowcatalyst.router import tracker
+from flowcatalyst.router.groups import GroupScheduler
+from flowcatalyst.router.pool import Pool
+from flowcatalyst.router.router import REFUSAL_S, Router
+from flowcatalyst.router.settler import Settler
+from flowcatalyst.router.tracker import Duplicate, InFlightTracker
+from flowcatalyst.router.watch import LeaseKeeper
 from tests.mutants.mutant import Bugs, instead_of
 
 BUGS: Final = Bugs()
@@ -65,7 +66,7 @@ def _() -> None:
     @instead_of(Router, "apply")
     def apply(original: Any, self: Any, wanted: Any) -> None:
         original(self, wanted)
-        self._stays = {}
+        self._pinned = {}
 
 
 @BUGS.add("pools that were removed are not drained")
@@ -80,16 +81,16 @@ def _() -> None:
 
 @BUGS.add("a lost lease on a queue without order withdraws the message")
 def _() -> None:
-    @instead_of(Router, "disown")
-    def disown(original: Any, self: Any, delivery: Delivery) -> None:
-        if any(pool.withdraw(delivery) for pool in self.all_pools()):
+    @instead_of(Router, "release")
+    def release(original: Any, self: Any, delivery: Delivery) -> None:
+        if any(pool.release(delivery) for pool in self.all_pools()):
             self.tracker.remove(delivery)
 
 
 @BUGS.add("a message whose lease was lost is still owned")
 def _() -> None:
-    @instead_of(Router, "disown")
-    def disown(original: Any, self: Any, delivery: Delivery) -> None:
+    @instead_of(Router, "release")
+    def release(original: Any, self: Any, delivery: Delivery) -> None:
         owned = self.tracker.owned(delivery.broker_id) is delivery
         original(self, delivery)
         if owned and self.tracker.owned(delivery.broker_id) is None:
@@ -101,7 +102,7 @@ def _() -> None:
     @instead_of(Settler, "__init__")
     def init(original: Any, self: Any, *args: Any) -> None:
         original(self, *args)
-        self.holds = lambda _: True
+        self.still_ours = lambda _: True
 
 
 @BUGS.add(
@@ -109,12 +110,12 @@ def _() -> None:
     missing="in simulation nobody else reads a queue with leases; tests/crash plays two routers on one queue",
 )
 def _() -> None:
-    @instead_of(Pool, "_is_ours")
-    def is_ours(original: Any, self: Any, delivery: Delivery, now: float) -> bool:
-        lease, delivery.lease_until = delivery.lease_until, 0.0
-        ours = bool(original(self, delivery, now))
-        delivery.lease_until = lease
-        return ours
+    @instead_of(GroupScheduler, "take")
+    def take(original: Any, self: Any) -> Delivery | None:
+        delivery: Delivery | None = original(self)
+        if delivery is not None:
+            delivery.lease_until = 0.0  # as one that has none
+        return delivery
 
 
 class _ShownTime:
@@ -151,7 +152,7 @@ def _() -> None:
     @instead_of(InFlightTracker, "sort_out")
     def sort_out(original: Any, self: Any, batch: Iterable[Delivery]) -> Any:
         new, doubles = original(self, batch)
-        return new, [double._replace(kind=Duplicate.REQUEUED) for double in doubles]
+        return new, [double._replace(kind=Duplicate.COPY) for double in doubles]
 
 
 @BUGS.add("a redelivery of a message in hand is given back")
@@ -176,9 +177,10 @@ def _() -> None:
 
 @BUGS.add("a copy under another broker id is not recognised")
 def _() -> None:
-    @instead_of(InFlightTracker, "_copy_of")
-    def copy_of(original: Any, self: Any, delivery: Delivery) -> None:
-        return None
+    @instead_of(InFlightTracker, "find_duplicate")
+    def find_duplicate(original: Any, self: Any, delivery: Delivery) -> Any:
+        found = original(self, delivery)
+        return None if found is not None and found[0] is Duplicate.COPY else found
 
 
 @BUGS.add("a copy under another broker id counts as a redelivery")

@@ -4,16 +4,16 @@ import asyncio
 from dataclasses import replace
 from typing import Any, Final
 
-from flowcatalyst.message import Ack, Delivery, Nack, Reject, Retry, Verdict
-from flowcatalyst.routing import policy
-from flowcatalyst.routing.admission import Admission
-from flowcatalyst.routing.alarm import Alarm
-from flowcatalyst.routing.failure_memory import FailureMemory
-from flowcatalyst.routing.groups import FailureScope
-from flowcatalyst.routing.judge import Judge
-from flowcatalyst.routing.limits import PoolLimits
-from flowcatalyst.routing.pool import Pool
-from flowcatalyst.routing.rate import WINDOW_S, SlidingWindow
+from flowcatalyst.core.message import Ack, Delivery, Nack, Reject, Retry, Verdict
+from flowcatalyst.router import policy
+from flowcatalyst.router.admission import Admission
+from flowcatalyst.router.alarm import Alarm
+from flowcatalyst.router.failure_memory import FailureMemory
+from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.judge import Judge
+from flowcatalyst.router.limits import PoolLimits
+from flowcatalyst.router.pool import Pool
+from flowcatalyst.router.rate import WINDOW_S, SlidingWindow
 from tests.mutants.mutant import Bugs, instead_of
 
 BUGS: Final = Bugs()
@@ -37,13 +37,26 @@ def _() -> None:
 
 
 @BUGS.add(
+    "a stop does not wait for the attempts of a pool that was removed and came back",
+    test="tests/integration/pool_test.py::test_drain_of_a_pool_that_was_removed_and_came_back_waits_for_its_attempts",
+)
+def _() -> None:
+    @instead_of(Pool, "drain")
+    def drain(original: Any, self: Any) -> None:
+        was_drained = self._drained.is_set()
+        original(self)
+        if was_drained:
+            self._drained.set()
+
+
+@BUGS.add(
     "groups that wait for a message to come back fill their pool",
     test="tests/integration/admission_test.py::"
     "test_groups_that_wait_for_a_message_to_come_back_take_no_place_in_their_pool",
 )
 def _() -> None:
-    @instead_of(Admission, "room")
-    def room(original: Any, self: Any, limits: PoolLimits) -> int:
+    @instead_of(Admission, "free_capacity")
+    def free_capacity(original: Any, self: Any, limits: PoolLimits) -> int:
         free: int = limits.most - len(self._scheduler) - self._scheduler.awaiting
         asked: int = original(self, limits)
         return max(0, min(asked, free))
@@ -61,9 +74,9 @@ def _() -> None:
 def _() -> None:
     @instead_of(Pool, "_pump")
     def pump(original: Any, self: Any) -> None:
-        slots, self._slots = self._slots, {}
+        slots, self.slots = self.slots, {}
         original(self)
-        self._slots = {**slots, **self._slots}
+        self.slots = {**slots, **self.slots}
 
 
 @BUGS.add("a cancelled slot stays in the pool's count")
@@ -82,7 +95,7 @@ def _() -> None:
 def _() -> None:
     @instead_of(Pool, "_slot_ended")
     def slot_ended(original: Any, self: Any, slot: "asyncio.Task[None]") -> None:
-        self._slots.pop(slot, None)
+        self.slots.pop(slot, None)
 
 
 @BUGS.add("a held message keeps its slot")
@@ -129,8 +142,8 @@ def _() -> None:
     "test_what_waits_for_the_share_of_a_silent_endpoint_does_not_keep_others_out_when_it_fills_the_pool",
 )
 def _() -> None:
-    @instead_of(Pool, "room")
-    def room(original: Any, self: Any) -> int:
+    @instead_of(Pool, "free_capacity")
+    def free_capacity(original: Any, self: Any) -> int:
         wanted = self.limits.effective_capacity - self.size + self._scheduler.stalled
         return int(original(self)) if wanted >= self.limits.effective_capacity // 4 else 0
 
@@ -147,7 +160,7 @@ def _() -> None:
 
 @BUGS.add(
     "a full pool refuses the message that its group waits for",
-    test="tests/integration/admission_test.py::TestSeveralQueuesFeedOneGroup::"
+    test="tests/integration/group_order_test.py::TestSeveralQueuesFeedOneGroup::"
     "test_a_full_pool_still_takes_the_message_that_its_group_waits_for",
 )
 def _() -> None:
@@ -158,7 +171,7 @@ def _() -> None:
 
 @BUGS.add(
     "a group does not wait for a message that its full pool sent back",
-    test="tests/integration/admission_test.py::TestSeveralQueuesFeedOneGroup::"
+    test="tests/integration/group_order_test.py::TestSeveralQueuesFeedOneGroup::"
     "test_nobody_passes_a_message_that_a_full_pool_sent_back_for_a_while",
 )
 def _() -> None:
@@ -168,8 +181,8 @@ def _() -> None:
 
 @BUGS.add("what only waits takes the place of what could start")
 def _() -> None:
-    @instead_of(Pool, "room")
-    def room(original: Any, self: Any) -> int:
+    @instead_of(Pool, "free_capacity")
+    def free_capacity(original: Any, self: Any) -> int:
         return 0 if self.draining else max(0, self.limits.effective_capacity - self.size)
 
 
@@ -186,7 +199,7 @@ def _() -> None:
 
 @BUGS.add("nobody is told that a pool has room again")
 def _() -> None:
-    @instead_of(Pool, "_tell_room")
+    @instead_of(Pool, "_tell_capacity")
     def tell_room(original: Any, self: Any) -> None:
         if self.draining:
             original(self)
@@ -266,15 +279,15 @@ def _() -> None:
 
 @BUGS.add("a failed message lets its followers pass")
 def _() -> None:
-    @instead_of(Pool, "_give_back")
-    def give_back(original: Any, self: Any, delivery: Delivery, delay_s: float, scope: FailureScope | None) -> None:
+    @instead_of(Pool, "_requeue")
+    def requeue(original: Any, self: Any, delivery: Delivery, delay_s: float, scope: FailureScope | None) -> None:
         original(self, delivery, delay_s, None)
 
 
 @BUGS.add("those behind a message that is due in a second stay away for ten")
 def _() -> None:
-    @instead_of(Pool, "_give_back")
-    def give_back(original: Any, self: Any, delivery: Delivery, delay_s: float, scope: FailureScope | None) -> None:
+    @instead_of(Pool, "_requeue")
+    def requeue(original: Any, self: Any, delivery: Delivery, delay_s: float, scope: FailureScope | None) -> None:
         nack = self._nack
         self._nack = lambda one, after_s, **options: nack(one, after_s if one is delivery else 10.0, **options)
         original(self, delivery, delay_s, scope)
@@ -309,14 +322,14 @@ def _() -> None:
     @instead_of(Pool, "_conclude")
     def conclude(original: Any, self: Any, delivery: Delivery, verdict: Verdict) -> None:
         original(self, delivery, verdict)
-        buried = isinstance(verdict, Reject)
-        self.stats.dead_lettered -= buried
-        self.stats.delivered += buried
+        dead_lettered = isinstance(verdict, Reject)
+        self.stats.dead_lettered -= dead_lettered
+        self.stats.delivered += dead_lettered
 
 
 @BUGS.add(
     "the next message does not wait for the ack where it should",
-    test="tests/integration/admission_test.py::TestAckBeforeNext::"
+    test="tests/integration/group_order_test.py::TestAckBeforeNext::"
     "test_next_message_of_a_group_starts_only_when_the_ack_of_the_one_before_is_durable",
 )
 def _() -> None:
@@ -343,7 +356,7 @@ def _() -> None:
 def _() -> None:
     @instead_of(policy.Delays, "after")
     def after(original: Any, self: Any, failures: int) -> float:
-        return float(self.give_back_s)
+        return float(self.nack_delay_s)
 
 
 @BUGS.add(

@@ -4,14 +4,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from flowcatalyst.engine import Engine
-from flowcatalyst.errors import FlowCatalystError
-from flowcatalyst.message import UNREADABLE, Delivery
-from flowcatalyst.queues.consumer import Consumer
-from flowcatalyst.queues.contract import Room
-from flowcatalyst.queues.settle import Settler
-from flowcatalyst.routing.router import Router
-from flowcatalyst.tasks import Tasks
+from flowcatalyst.core.errors import FlowCatalystError
+from flowcatalyst.core.message import UNREADABLE, Delivery
+from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.queues.contract import FreeCapacity
+from flowcatalyst.router.consumer import Consumer
+from flowcatalyst.router.engine import Engine
+from flowcatalyst.router.router import Router
+from flowcatalyst.router.settler import Settler
 from tests.mutants.mutant import Bugs, instead_of
 
 BUGS: Final = Bugs()
@@ -28,12 +28,12 @@ def _() -> None:
         if delivery.pointer:
             self._tracker.track(delivery)
 
-    @instead_of(Settler, "_flush_nacks")
-    async def flush_nacks(original: Any, self: Any, batch: list[Delivery], *args: Any) -> bool:
-        done = await original(self, batch, *args)
-        for delivery in batch:
+    @instead_of(Settler, "settle")
+    async def settle(original: Any, self: Any) -> None:
+        told = [delivery for batch in self._nacks.values() for delivery in batch]
+        await original(self)
+        for delivery in told:
             self._tracker.remove(delivery)
-        return bool(done)
 
 
 @BUGS.add("the ack of a copy is not recognised while it is under way")
@@ -81,9 +81,11 @@ def _() -> None:
 
 @BUGS.add("a lost ack is not remembered")
 def _() -> None:
-    @instead_of(Settler, "_remember")
-    def remember(original: Any, self: Any, broker_id: str) -> None:
-        return None
+    @instead_of(Settler, "_flush_acks")
+    async def flush_acks(original: Any, self: Any, batch: list[Delivery]) -> bool:
+        done = await original(self, batch)
+        self._remembered.clear()
+        return bool(done)
 
 
 # Polls
@@ -95,10 +97,10 @@ def _() -> None:
     "test_what_cannot_be_read_waits_for_no_pool_and_holds_up_no_group_of_another",
 )
 def _() -> None:
-    @instead_of(Router, "room")
-    def room(original: Any, self: Any) -> Any:
+    @instead_of(Router, "free_capacity")
+    def free_capacity(original: Any, self: Any) -> Any:
         found = original(self)
-        return Room({code: some for code, some in found.pools.items() if code != UNREADABLE}, found.others)
+        return FreeCapacity({code: some for code, some in found.pools.items() if code != UNREADABLE}, found.others)
 
 
 @BUGS.add("a batch is routed a moment after it was checked")
@@ -131,7 +133,7 @@ def _() -> None:
 
 @BUGS.add("a queue is not polled while the pools it fed have no room")
 def _() -> None:
-    @instead_of(Consumer, "_until_room_grows")
+    @instead_of(Consumer, "_until_capacity_grows")
     async def until_room_grows(original: Any, self: Any, seconds: float | None) -> bool:
         return bool(await original(self, None))
 
@@ -141,7 +143,7 @@ def _() -> None:
     @instead_of(Consumer, "_is_blocked_by_a_full_pool")
     def is_blocked(original: Any, self: Any) -> bool:
         over = [pool for pool in self._router.all_pools() if pool.parked and pool.code in self._fed]
-        return any(not pool.asked_room() for pool in over)
+        return any(not pool.asked_capacity() for pool in over)
 
 
 @BUGS.add("a queue is not polled while a batch of its messages is not done")
@@ -149,7 +151,7 @@ def _() -> None:
     @instead_of(Consumer, "_poll_once")
     async def poll_once(original: Any, self: Any, *args: Any) -> None:
         await original(self, *args)
-        while len(self._router.tracker) >= self._queue.capabilities.max_batch and not self._stop_asked.done():
+        while len(self._router.tracker) >= self._queue.batching.max_batch and not self._stop_asked.done():
             await self._pause(1.0)
 
 
@@ -162,7 +164,7 @@ def _() -> None:
 
 @BUGS.add("a consumer that waits is not told that a pool has room")
 def _() -> None:
-    @instead_of(Router, "_room_grew")
+    @instead_of(Router, "_capacity_grew")
     def room_grew(original: Any, self: Any) -> None:
         return None
 

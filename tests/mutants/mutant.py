@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial, wraps
-from inspect import getattr_static
+from inspect import Parameter, getattr_static, signature
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -54,6 +54,7 @@ def instead_of(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
 
     def plant(new: Callable[..., Any]) -> None:
         original = getattr_static(owner, name)
+        _check_parameters(getattr(original, "fget", original), new)
         if isinstance(original, property):
             setattr(owner, name, property(partial(new, original.fget)))
         elif isinstance(owner, ModuleType):
@@ -63,6 +64,18 @@ def instead_of(owner: Any, name: str) -> Callable[[Callable[..., Any]], None]:
             setattr(owner, name, lambda self, *args, **options: new(original, self, *args, **options))
 
     return plant
+
+
+def _check_parameters(original: Callable[..., Any], new: Callable[..., Any]) -> None:
+    """A bug whose function cannot be called as the original is would only raise, and be caught for that."""
+    taken = list(signature(new).parameters.values())[1:]
+    if any(one.kind is Parameter.VAR_POSITIONAL for one in taken):
+        return
+    positional = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+    expected = [one.name for one in signature(original).parameters.values() if one.kind in positional]
+    found = [one.name for one in taken if one.kind in positional]
+    if len(found) != len(expected):
+        raise TypeError(f"{original.__qualname__} takes {expected}, and the planted one {found}")
 
 
 def set_everywhere(module: ModuleType, name: str, value: Any) -> None:

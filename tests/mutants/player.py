@@ -175,8 +175,9 @@ def _run_test(test: str) -> Iterator[Finding]:
     """A test that fails. One that cannot be found or collected is an error of ours, not a catch."""
     output = StringIO()
     with redirect_stdout(output):
-        quietly = ("-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
-        ended = pytest.main([*quietly, str(ROOT / test)])
+        quietly = ("-x", "-q", "-W", "ignore::pytest.PytestAssertRewriteWarning")
+        without = ("-p", "no:cacheprovider", "-p", "no:schemathesis")  # takes longer to load than the test
+        ended = pytest.main([*quietly, *without, str(ROOT / test)])
     if ended == pytest.ExitCode.TESTS_FAILED:
         failed = (line for line in output.getvalue().splitlines() if line.startswith("FAILED"))
         yield test, {test.rpartition("::")[2]: next(failed, "")}

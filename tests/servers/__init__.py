@@ -1,7 +1,6 @@
 """Real servers for tests and benchmarks: found on this machine, or installed as Debian packages."""
 
 import os
-import shutil
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,12 +10,13 @@ from typing import NoReturn, Protocol, TypeVar
 
 import pytest
 
+from tests.servers import needs
+
 # `.ci/run` sets this: there a server that cannot be had is a failure, elsewhere a loud skip.
 REQUIRED = bool(os.environ.get("TEST_REQUIRE_SERVERS"))
-_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin"
 
-# Why tests were skipped. The terminal summary repeats it, so that nobody takes a skip for a pass.
-missing: list[str] = []
+# So begins the reason of a skip that the terminal summary repeats: nobody shall take it for a pass.
+NOT_TESTED = "NOT TESTED: "
 
 
 class ServerMissingError(Exception):
@@ -31,12 +31,13 @@ Server = TypeVar("Server", bound=Killable)
 
 
 @cache
-def program(name: str, package: str) -> str:
+def program(name: str) -> str:
     """Where a program is; installs its Debian package if it is missing and that is possible."""
-    found = shutil.which(name, path=_PATH)
-    if found is None and shutil.which("apt-get") and os.geteuid() == 0:
+    package = {**needs.PROGRAMS, **needs.OF_BENCHMARKS}[name]
+    found = needs.find(name)
+    if found is None and needs.can_install():
         _install(package)
-        found = shutil.which(name, path=_PATH)
+        found = needs.find(name)
     if found is None:
         raise ServerMissingError(f"{name} is not installed (on Debian: apt-get install {package})")
     return found
@@ -59,9 +60,21 @@ def skip_or_fail(error: ServerMissingError) -> NoReturn:
     """Skip the test loudly, or fail it where servers are required."""
     if REQUIRED:
         pytest.fail(f"a real server is required here: {error}")
-    if str(error) not in missing:
-        missing.append(str(error))
-    pytest.skip(f"NOT TESTED: {error}")
+    pytest.skip(f"{NOT_TESTED}{error}", allow_module_level=True)
+
+
+class AmqpClientFinder:
+    """The last finder of modules: a test module that imports the AMQP client, which no other finder found, is skipped.
+
+    The client is built from source, so who has neither a compiler nor root does without it.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "proton":
+            compiler = " ".join(needs.COMPILER)
+            how = f"make activemq, which needs a C compiler; on Debian: apt-get install {compiler}"
+            skip_or_fail(ServerMissingError(f"the AMQP client of ActiveMQ is not installed ({how})"))
 
 
 def free_port() -> int:

@@ -13,11 +13,13 @@ from tests.servers.artemis import ArtemisServer
 from tests.servers.elasticmq import ElasticMqServer
 from tests.servers.moto import MotoServer
 from tests.servers.nats import NatsServer
+from tests.servers.postgres import DATABASE, SUPERUSER, PostgresServer
 from tests.servers.process import ServerDiedError, ServerProcess
 from tests.servers.redis import RedisServer
 
 SERVERS: dict[str, Callable[[Path], ServerProcess]] = {
     "redis": RedisServer,
+    "postgres": PostgresServer,
     "nats": NatsServer,
     "elasticmq": ElasticMqServer,
     "moto": MotoServer,
@@ -31,6 +33,7 @@ QUEUE_PATHS = {
     "moto": f"/{MotoServer.account}/orders.fifo?create=true",
     "activemq": "/orders",
     "artemis": "/orders",
+    "postgres": f"/{DATABASE}?queue=orders",
 }
 SETTINGS = "flowcatalyst.toml"
 
@@ -81,12 +84,15 @@ def _explain(started: list[ServerProcess], folder: Path) -> None:
 def _settings(started: list[ServerProcess]) -> str:
     """A queue on each of the brokers, for a router to read."""
     queues = [(server.name, _queue_uri(server)) for server in started if _queue_uri(server)]
-    return "\n".join(f'[[queues]]\nname = "{name}"\nuri = "{uri}"\n' for name, uri in queues)
+    users = f'\n[postgres]\nuser = "{SUPERUSER}"\n'
+    return "\n".join(f'[[queues]]\nname = "{name}"\nuri = "{uri}"\n' for name, uri in queues) + users
 
 
 def _queue_uri(server: ServerProcess) -> str:
+    """Without a user: that is in the settings."""
     path = QUEUE_PATHS.get(server.name)
-    return f"{server.url}{path}" if path else ""
+    url = server.url_for("", "").rstrip("/") if isinstance(server, PostgresServer) else server.url
+    return f"{url}{path}" if path else ""
 
 
 def _interrupt(*_: object) -> None:

@@ -11,7 +11,7 @@ from tests.servers.certificate import Certificate
 from tests.servers.jvm import QUIET_LOG, Jars
 from tests.servers.process import ServerProcess, answers_amqp
 
-_JARS = Jars("activemq", ("ActiveMqBroker.java", "JmsProducer.java"))
+_JARS = Jars("activemq")
 
 
 class ActiveMqServer(ServerProcess):

@@ -9,7 +9,7 @@ from tests.servers import running
 from tests.servers.jvm import QUIET_LOG, Jars
 from tests.servers.process import ServerProcess, answers_amqp
 
-_JARS = Jars("artemis", ("ArtemisBroker.java",))
+_JARS = Jars("artemis")
 
 
 class ArtemisServer(ServerProcess):

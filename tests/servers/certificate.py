@@ -16,7 +16,7 @@ class Certificate:
         self.path = folder / "certificate.pem"
         self.key_path = folder / "key.pem"
         self.keystore_path = folder / "keystore.p12"
-        openssl = program("openssl", "openssl")
+        openssl = program("openssl")
         request = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "3650", "-subj", "/CN=localhost"]
         names = ["-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
         _run([*request, *names, "-out", self.path, "-keyout", self.key_path])

@@ -9,7 +9,7 @@ from tests.servers import running
 from tests.servers.jvm import Jars
 from tests.servers.process import ServerProcess, answers_http
 
-_JARS = Jars("elasticmq", ("ElasticMq.java",))
+_JARS = Jars("elasticmq")
 # By default H2 writes a commit half a second later, and a kill would lose what had been confirmed.
 _DATABASE = "jdbc:h2:{folder}/messages;WRITE_DELAY=0"
 _CONFIGURATION = """\

@@ -1,7 +1,6 @@
 """Servers from Maven Central: their jars, resolved once into `.servers/`, and how to run them quickly."""
 
 import fcntl
-import hashlib
 import os
 import re
 import shutil
@@ -11,10 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.servers import ServerMissingError, program
+from tests.servers import ServerMissingError, needs, program
 
-HERE = Path(__file__).parent
-CACHE = HERE.parent.parent / ".servers"
+HERE = needs.HERE
+CACHE = needs.CACHE
 PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 # A server that lives for seconds gains nothing from the second compiler and from parallel collectors.
 FAST_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m")
@@ -32,7 +31,6 @@ class Jars:
     """What `<name>.pom.xml` names, and our own sources compiled against it."""
 
     name: str
-    sources: tuple[str, ...] = ()
 
     def command(self, main: str, *arguments: str | Path, options: Sequence[str] = ()) -> list[str | Path]:
         """The command that runs a class."""
@@ -40,8 +38,7 @@ class Jars:
 
     def _classpath(self) -> list[str]:
         """Only the first call of all asks Maven, and one after a jar went missing."""
-        contents = b"".join(path.read_bytes() for path in self._files())
-        made = CACHE / f"{self.name}-{hashlib.sha256(contents).hexdigest()[:16]}"
+        made = needs.jars_folder(self.name, self._files(), CACHE)
         if (found := _read(made)) is not None:
             return found
         CACHE.mkdir(exist_ok=True)
@@ -62,7 +59,7 @@ class Jars:
             new = Path(folder) / "new"
             (new / "classes").mkdir(parents=True)
             goal = [f"{PLUGIN}:build-classpath", f"-Dmdep.outputFile={new / 'classpath'}"]
-            maven = [program("mvn", "maven"), "-q", "-B", "-U", "-Dstyle.color=never"]
+            maven = [program("mvn"), "-q", "-B", "-U", "-Dstyle.color=never"]
             _run([*maven, "-f", pom, *goal], f"Maven cannot fetch the jars of {self.name}")
             if sources:
                 classpath = (new / "classpath").read_text().strip()
@@ -72,7 +69,7 @@ class Jars:
             new.rename(made)
 
     def _files(self) -> list[Path]:
-        return [HERE / f"{self.name}.pom.xml", *(HERE / source for source in self.sources)]
+        return [HERE / f"{self.name}.pom.xml", *(HERE / source for source in needs.JARS[self.name])]
 
 
 def _read(made: Path) -> list[str] | None:
@@ -84,7 +81,7 @@ def _read(made: Path) -> list[str] | None:
 
 
 def _jdk(name: str) -> str:
-    return program(name, "default-jdk-headless")
+    return program(name)
 
 
 def _run(command: Sequence[str | Path], failure: str) -> None:

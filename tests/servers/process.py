@@ -1,6 +1,7 @@
 """What all test servers share: a process on a free loopback port that can be paused, killed and started again."""
 
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -8,6 +9,7 @@ import time
 from collections.abc import Sequence
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from typing import Any
 
 from tests.servers import free_port
 
@@ -25,6 +27,7 @@ class ServerProcess:
     """One server. Its files and its log are in `folder`; killed and started again, it keeps its port and its data."""
 
     name: str
+    runs_as: str | None = None  # the user, where it has to be another than ours
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +57,8 @@ class ServerProcess:
         command = self._command()
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
-            self._process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            self._process = subprocess.Popen(command, cwd=self.folder, **streams, **self._identity())
         try:
             self._wait_until_it_answers()
         except BaseException:
@@ -79,6 +83,12 @@ class ServerProcess:
         with self.log.open("rb") as log:
             log.seek(self._log_start)
             return log.read().decode(errors="replace")
+
+    def _identity(self) -> dict[str, Any]:
+        """How subprocess is told of `runs_as`."""
+        if self.runs_as is None:
+            return {}
+        return {"user": self.runs_as, "group": pwd.getpwnam(self.runs_as).pw_gid, "extra_groups": []}
 
     def _choose_ports(self) -> None:
         self.port = free_port()

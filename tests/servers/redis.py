@@ -30,7 +30,7 @@ class RedisServer(ServerProcess):
     def _command(self) -> Sequence[str | Path]:
         options = {"port": self.port, "bind": "127.0.0.1", "save": "", "appendonly": "no", "dir": self.folder}
         arguments = [part for name, value in options.items() for part in (f"--{name}", str(value))]
-        return [program("redis-server", "redis-server"), *arguments]
+        return [program("redis-server"), *arguments]
 
     def _answers(self) -> bool:
         return self.command("PING") == "+PONG\r\n"

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from flowcatalyst.delivery.contract import Response
-from flowcatalyst.errors import ConnectionBrokenError, DeliveryError
-from flowcatalyst.message import DispatchMode
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.core.errors import ConnectionBrokenError, DeliveryError
+from flowcatalyst.core.message import DispatchMode
+from flowcatalyst.http.contract import Response
+from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.simulation.checker import check
 from flowcatalyst.simulation.endpoint import SimulatedHttp, respond
 from flowcatalyst.simulation.history import Event, Kind

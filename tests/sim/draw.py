@@ -2,9 +2,9 @@
 
 import random
 
-from flowcatalyst.message import DEFAULT_POOL, DispatchMode
-from flowcatalyst.routing.groups import FailureScope
-from flowcatalyst.routing.limits import PoolLimits, Success
+from flowcatalyst.core.message import DEFAULT_POOL, DispatchMode
+from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.limits import PoolLimits, Success
 from flowcatalyst.simulation.queue import QueueFaults
 
 POOLS = (DEFAULT_POOL, "A", "B")

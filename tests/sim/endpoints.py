@@ -3,8 +3,8 @@
 import random
 from math import inf
 
-from flowcatalyst.delivery.contract import Response
-from flowcatalyst.errors import ConnectError, ConnectionBrokenError, DeliveryError, TargetRefusedError
+from flowcatalyst.core.errors import ConnectError, ConnectionBrokenError, DeliveryError, TargetRefusedError
+from flowcatalyst.http.contract import Response
 from flowcatalyst.simulation.endpoint import Behaviour, respond
 from tests.sim.plan import STEP_S, Plan
 
@@ -120,9 +120,9 @@ class Endpoints:
             return latency_s, respond(200)
         kind = rng.choice(kinds)
         self._note(kind)
-        return self._trouble(kind, latency_s)
+        return self._last_error(kind, latency_s)
 
-    def _trouble(self, kind: str, latency_s: float) -> Answer:
+    def _last_error(self, kind: str, latency_s: float) -> Answer:
         rng = self._rng
         match kind:
             case "server errors":

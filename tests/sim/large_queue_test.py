@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from flowcatalyst.message import Delivery
+from flowcatalyst.core.message import Delivery
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.queues.memory import MemoryQueue
 from flowcatalyst.simulation.history import Facts, History, Kind

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from flowcatalyst.message import DEFAULT_GROUP, DEFAULT_POOL, DispatchMode, MessagePointer, encode_pointer
+from flowcatalyst.core.message import DEFAULT_GROUP, DEFAULT_POOL, DispatchMode, MessagePointer, encode_pointer
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.simulation.history import Facts
 from tests.sim.draw import Draw

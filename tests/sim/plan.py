@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from flowcatalyst.message import DEFAULT_GROUP
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.core.message import DEFAULT_GROUP
+from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.simulation.queue import QueueFaults
 from flowcatalyst.simulation.queue_kinds import KINDS
 from tests.sim.draw import POOLS, Draw

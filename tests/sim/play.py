@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.simulation.checker import RULES, check
 from flowcatalyst.simulation.endpoint import SimulatedHttp
 from flowcatalyst.simulation.history import Event, Kind
@@ -58,7 +58,7 @@ def promises_of(plan: Plan, world: World) -> Promises:
     return Promises(
         queues={name: queue.capabilities for name, queue in world.queues.items()},
         faulty=plan.queue_faults != QueueFaults(),
-        batches=sum(queue.capabilities.max_batch for queue in world.queues.values()),
+        batches=sum(queue.batching.max_batch for queue in world.queues.values()),
         parks_all=plan.parked_limit is None,
     )
 

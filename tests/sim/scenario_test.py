@@ -9,9 +9,9 @@ import pytest
 import structlog
 from pydantic import BaseModel
 
-from flowcatalyst.errors import ConfigurationError
-from flowcatalyst.message import Result
-from flowcatalyst.pool_settings import PoolSettings, RetrySettings
+from flowcatalyst.control.pool_settings import PoolSettings, RetrySettings
+from flowcatalyst.core.errors import ConfigurationError
+from flowcatalyst.core.message import Result
 from flowcatalyst.simulation.history import Kind
 from flowcatalyst.simulation.report import Report, make_report
 from flowcatalyst.simulation.report_text import answer

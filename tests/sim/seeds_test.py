@@ -53,7 +53,7 @@ def test_a_history_is_the_same_in_another_process_whatever_its_hashes() -> None:
                 "-c",
                 "from tests.sim.play import play; print([play(s, 'mixed').trace for s in (1, 2, 3)])",
             ],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
             capture_output=True,
             check=True,
             text=True,

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from flowcatalyst import interpreter
 from flowcatalyst.cli import simulate as command
+from flowcatalyst.core import interpreter
 from flowcatalyst.simulation.rules.common import Violation
 from tests.support.router_process import run_cli
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
-from flowcatalyst.message import DEFAULT_GROUP, Ack, DispatchMode, Nack, Result, Retry, Settled
-from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS
+from flowcatalyst.core.message import DEFAULT_GROUP, Ack, DispatchMode, Nack, Result, Retry, Settled
+from flowcatalyst.router.limits import DEFAULT_POOL_LIMITS
 from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
 from flowcatalyst.simulation.queue import QueueFaults
 from tests.sim.plan import ENDPOINT_TROUBLES
@@ -94,7 +94,7 @@ class _Story:
         self.in_flight: dict[str, str] = {}  # message -> pool
         self.waiting: set[str] = set()  # on hold for a retry
         self.delivered: set[str] = set()  # in this life, not removed yet
-        self.buried: set[str] = set()
+        self.dead_lettered: set[str] = set()
         self.ever_delivered: set[str] = set()
         self.attempted: set[str] = set()
         self.acking: dict[float, set[Settled | None]] = {}
@@ -123,7 +123,7 @@ class _Story:
             Kind.ANSWER: self._answer,
             Kind.UNKNOWN: self._unknown,
             Kind.VERDICT: self._verdict,
-            Kind.BURIED: self._buried,
+            Kind.DEAD_LETTERED: self._buried,
             Kind.ACK: self._ack,
             Kind.ACKED: self._acked,
             Kind.REMOVED: self._removed,
@@ -224,7 +224,7 @@ class _Story:
         self.in_flight[name] = event.pool
 
     def _passes_regular_ones(self, name: str) -> bool:
-        done, group = self.attempted | self.buried, self.facts[name].group
+        done, group = self.attempted | self.dead_lettered, self.facts[name].group
         for other, facts in self.facts.items():
             if other == name:
                 return False
@@ -259,7 +259,7 @@ class _Story:
             self.given_back_after_failure.add(event.message)
 
     def _buried(self, event: Event) -> Iterator[str]:
-        self.buried.add(event.message)
+        self.dead_lettered.add(event.message)
         self._settled(event.message)
         if str(event.value).startswith("gave up"):
             yield "gave up after the last attempt"
@@ -292,7 +292,7 @@ class _Story:
         if name in self.ever_delivered and name not in self.delivered and name not in self.in_flight:
             yield "lost ack repeated without another attempt"
         self.delivered.discard(name)
-        self.buried.discard(name)
+        self.dead_lettered.discard(name)
 
     def _lost(self, event: Event) -> Iterator[str]:
         if event.value is Lost.CONNECTION:
@@ -332,7 +332,7 @@ class _Story:
     def _crashed(self, event: Event) -> Iterator[str]:
         if self.delivered:
             yield "crash between a success and its ack"
-        if self.buried:
+        if self.dead_lettered:
             yield "crash between a dead letter and its ack"
         if self.in_flight:
             yield "crash while an attempt is in flight"

@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from flowcatalyst.message import DEFAULT_POOL, DispatchMode
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.core.message import DEFAULT_POOL, DispatchMode
+from flowcatalyst.router.limits import PoolLimits
 from tests.sim.draw import POOLS, Draw
 from tests.sim.letters import Group, Letter, letter
 from tests.sim.plan import ALL_KINDS, Plan, QueuePlan, clock_steps, connection_cuts, draw_queues, fed_by, troubles
@@ -27,9 +27,9 @@ Theme = Callable[[int, str, Draw, Queues], Plan]
 def isolation(seed: int, kind: str, draw: Draw, queues: Queues) -> Plan:
     """Some groups are stuck for good; the others have slots enough and must not notice."""
     rng = draw.rng
-    trouble = rng.choice(("outage", "timeouts", "server errors", "rate limited", "unresolved"))
+    last_error = rng.choice(("outage", "timeouts", "server errors", "rate limited", "unresolved"))
     crowded = draw.chance(0.5)  # the stuck ones have a pool of their own, and fill it
-    concurrency = 20 if trouble in ("timeouts", "unresolved") else rng.choice((1, 3, 20))
+    concurrency = 20 if last_error in ("timeouts", "unresolved") else rng.choice((1, 3, 20))
     pools = {code: PoolLimits(concurrency=concurrency) for code in POOLS}
     if crowded:
         pools["A"] = PoolLimits(concurrency=concurrency, capacity=11)
@@ -38,7 +38,7 @@ def isolation(seed: int, kind: str, draw: Draw, queues: Queues) -> Plan:
     stuck = [Group(f"s{n}", rng.choice(stuck_in), "down", draw.mode(), fed_by(draw, names, n)) for n in range(3)]
     healthy = [Group(f"h{n}", rng.choice(healthy_in), "healthy", draw.mode(), names[:1]) for n in range(4)]
     letters = _spread(draw, stuck, 20, 0.0, 60.0) + _spread(draw, healthy, 40, 0.0, 100.0, PROMPT_S, first=20)
-    stuck_by = frozenset({trouble})
+    stuck_by = frozenset({last_error})
     return Plan(seed, kind, "isolation", queues, pools, _in_order(letters), endpoint_troubles=stuck_by)
 
 

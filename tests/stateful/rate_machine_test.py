@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flowcatalyst.routing.rate import WINDOW_S, SlidingWindow
+from flowcatalyst.router.rate import WINDOW_S, SlidingWindow
 
 
 class RateMachine(RuleBasedStateMachine):
@@ -79,4 +79,4 @@ class RateMachine(RuleBasedStateMachine):
 
 
 TestRate = RateMachine.TestCase
-TestRate.settings = settings(max_examples=150, stateful_step_count=50, deadline=None)
+TestRate.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=50, deadline=None)

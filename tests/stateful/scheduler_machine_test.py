@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flowcatalyst.message import Delivery, DispatchMode
-from flowcatalyst.routing.groups import FailureScope, GroupScheduler, Place
+from flowcatalyst.core.message import Delivery, DispatchMode
+from flowcatalyst.router.groups import FailureScope, GroupScheduler, Place
 from tests.support.deliveries import UNORDERED, RecordingSource, delivery
 
 GROUPS = ("a", "b", "c")
@@ -104,7 +104,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.now = 0.0
         self.submitted: list[Delivery] = []
         self.finished: list[Delivery] = []
-        self.given_back: list[Delivery] = []
+        self.nacked: list[Delivery] = []
         self.last_first_take: dict[tuple[str, bool], int] = {}  # (group, tier) -> number of the message
         self.taken_before: set[Delivery] = set()
 
@@ -117,11 +117,11 @@ class SchedulerMachine(RuleBasedStateMachine):
         for _ in range(takes):
             self.take()
 
-    @precondition(lambda self: self.given_back)
+    @precondition(lambda self: self.nacked)
     @rule(which=any_of_them)
     def come_back(self, which: int) -> None:
         """A queue shows a message again that went back to it."""
-        old = self.given_back[which % len(self.given_back)]
+        old = self.nacked[which % len(self.nacked)]
         again = delivery(
             f"m{len(self.submitted)}",
             old.group,
@@ -137,7 +137,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(which=any_of_them)
     def come_back_as_awaited(self, which: int) -> None:
         awaited = self.awaited[which % len(self.awaited)]
-        self.come_back(which=self.given_back.index(awaited))
+        self.come_back(which=self.nacked.index(awaited))
 
     @rule()
     def take(self) -> None:
@@ -209,9 +209,9 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.in_flight)
     @rule(which=any_of_them)
-    def put_back(self, which: int) -> None:
+    def unstart(self, which: int) -> None:
         group, message = self._release(which)
-        self.scheduler.put_back(message)
+        self.scheduler.unstart(message)
         group.head.insert(0, message)
 
     @precondition(lambda self: self.in_flight)
@@ -234,7 +234,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             group.discard(follower)
         if back_by is not None:
             group.away, group.late, group.held_until = message, None, back_by
-        self.given_back += [message, *followers]
+        self.nacked += [message, *followers]
 
     @precondition(lambda self: self.submitted)
     @rule(which=any_of_them)
@@ -251,7 +251,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             group.discard(one)
         if not group.is_there:
             self._drop(group)
-        self.given_back += cut_off
+        self.nacked += cut_off
 
     @precondition(lambda self: self.awaited)
     @rule(which=any_of_them)
@@ -333,7 +333,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @invariant()
     def every_message_is_in_exactly_one_place(self) -> None:
         waiting = [message for group in self.groups for message in group.waiting]
-        everywhere = waiting + self.busy + self.finished + self.given_back
+        everywhere = waiting + self.busy + self.finished + self.nacked
         assert len(everywhere) == len(self.submitted)
         assert set(everywhere) == set(self.submitted)
 
@@ -355,7 +355,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert (self.scheduler.group_count, self.scheduler.held_count, self.scheduler.ready_count) == (0, 0, 0)
         assert (self.scheduler.stalled, self.scheduler.unsettled, list(self.scheduler.gates)) == (0, 0, [])
         assert self.scheduler.next_hold_end() is None
-        ended = self.finished + self.given_back
+        ended = self.finished + self.nacked
         assert len(ended) == len(self.submitted)
         assert set(ended) == set(self.submitted)
 
@@ -424,7 +424,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for group in leaving:
             assert [message for message in left if message in group.waiting] == group.waiting
         assert len(left) == sum(len(group.waiting) for group in leaving)
-        self.given_back += left
+        self.nacked += left
         for group in leaving:
             self._drop(group)
 
@@ -440,4 +440,4 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 
 TestScheduler = SchedulerMachine.TestCase
-TestScheduler.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+TestScheduler.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=60, deadline=None)

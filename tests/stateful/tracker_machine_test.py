@@ -6,8 +6,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flowcatalyst.message import Delivery
-from flowcatalyst.routing.tracker import Duplicate, InFlightTracker
+from flowcatalyst.core.message import Delivery
+from flowcatalyst.router.tracker import Duplicate, InFlightTracker
 from tests.support.deliveries import TARGET, RecordingSource, delivery
 
 APP_IDS = ("app-1", "app-2", "app-3")
@@ -56,7 +56,7 @@ class TrackerMachine(RuleBasedStateMachine):
                 self.owned.append(message)
             else:
                 assert found[message][::2] == expected
-                self.dropped[message.source.name] += found[message].kind is Duplicate.REQUEUED
+                self.dropped[message.source.name] += found[message].kind is Duplicate.COPY
 
     @precondition(lambda self: self.owned)
     @rule(which=any_of_them)
@@ -118,7 +118,7 @@ def _duplicate_among(others: list[Delivery], message: Delivery) -> tuple[Duplica
     same = _same_app_message(others, message)
     if same is None:
         return None
-    return (Duplicate.REQUEUED if same.broker_id and message.broker_id else Duplicate.REDELIVERED), same
+    return (Duplicate.COPY if same.broker_id and message.broker_id else Duplicate.REDELIVERED), same
 
 
 def _same_app_message(others: list[Delivery], message: Delivery) -> Delivery | None:
@@ -134,4 +134,4 @@ def _same_app_message(others: list[Delivery], message: Delivery) -> Delivery | N
 
 
 TestTracker = TrackerMachine.TestCase
-TestTracker.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestTracker.settings = settings(max_examples=settings().max_examples, stateful_step_count=40, deadline=None)

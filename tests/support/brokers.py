@@ -8,18 +8,19 @@ from typing import Any, Final
 
 import pytest
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.config import load_settings
-from flowcatalyst.message import parse_pointer
-from flowcatalyst.operations.router_config import QueueConfig
-from flowcatalyst.queue_factory import QueueFactory
+from flowcatalyst.control.settings import load_settings
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.message import parse_pointer
 from flowcatalyst.queues.contract import BrokerQueue, Outgoing
-from flowcatalyst.queues.embedded_store import EmbeddedStore
+from flowcatalyst.queues.embedded.store import EmbeddedStore
+from flowcatalyst.queues.factory import QueueFactory
+from flowcatalyst.queues.postgres.owners import LAPSE_S, RENEW_EVERY_S
+from flowcatalyst.queues.settings import QueueConfig
 from flowcatalyst.simulation.checker import RECEIVER_RULES
 from tests.servers.activemq import activemq_server
 from tests.servers.elasticmq import elasticmq_server
-from tests.servers.moto import moto_server
 from tests.servers.nats import nats_server
+from tests.servers.postgres import postgres_server
 from tests.servers.process import ServerProcess
 
 QUEUE: Final = "orders"
@@ -36,9 +37,9 @@ class Kind:
     server: Callable[[Path], Any]
     uri: str  # with places for host:port and queue
     keeps_order: bool = True
-    durable: bool = True  # killed and started again, the server has its messages
     forgets_order: bool = False  # killed and started again, it has lost their order
     shows_at_once: bool = False  # what somebody who vanished had; else when its lease ends
+    lease_s: float = LEASE_S
 
 
 KINDS: Final = (
@@ -48,14 +49,6 @@ KINDS: Final = (
         "http://{address}/123456789012/{queue}.fifo?create=true",
         forgets_order=True,
     ),
-    # moto loses the order of a group by itself when several leases of it end: tests/conformance/sqs_test.py shows it.
-    Kind(
-        "moto-fifo",
-        moto_server,
-        "http://{address}/123456789012/{queue}.fifo?create=true",
-        keeps_order=False,
-        durable=False,
-    ),
     Kind(
         "elasticmq-standard",
         elasticmq_server,
@@ -64,6 +57,12 @@ KINDS: Final = (
     ),
     Kind("nats", nats_server, "nats://{address}/{queue}?consumer=router&create=true", shows_at_once=True),
     Kind("activemq", activemq_server, "amqp://{address}/{queue}", shows_at_once=True),
+    Kind(
+        "postgres",
+        postgres_server,
+        "postgresql://{address}/postgres?queue={queue}",
+        lease_s=LAPSE_S + 2 * RENEW_EVERY_S,
+    ),
 )
 
 
@@ -85,17 +84,18 @@ class Place:
     def settings(self) -> dict[str, Any]:
         """What a router needs to know of it."""
         queue = {"name": QUEUE, "uri": self.uri, "connections": 2, "visibility_s": LEASE_S}
-        return {"embedded": {"queues": []}, "queues": [queue], "sqs": {"wait_time_s": 2}}
+        others = {"sqs": {"wait_time_s": 2}, "postgres": {"user": "postgres"}}
+        return {"embedded": {"queues": []}, "queues": [queue], **others}
 
     @property
     def quiet_s(self) -> float:
         """When nothing came for so long, nothing will."""
-        return 1.0 if self.kind.shows_at_once else LEASE_S + 2.0
+        return 1.0 if self.kind.shows_at_once else self.kind.lease_s + 2.0
 
     @property
     def toml(self) -> str:
         queue = f'[[queues]]\nname = "{QUEUE}"\nuri = "{self.uri}"\nconnections = 2\nvisibility_s = {LEASE_S}\n'
-        return f"{queue}[sqs]\nwait_time_s = 2\n"
+        return f'{queue}[sqs]\nwait_time_s = 2\n[postgres]\nuser = "postgres"\n'
 
     @property
     def rules(self) -> list[str]:

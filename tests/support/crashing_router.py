@@ -12,13 +12,13 @@ from functools import wraps
 from typing import Any, Final
 
 from flowcatalyst.cli.main import main
-from flowcatalyst.delivery.http1 import Http1Client
-from flowcatalyst.operations.dead_letters import DeadLetters
-from flowcatalyst.queues import embedded_jobs
-from flowcatalyst.queues.embedded import EmbeddedQueue
-from flowcatalyst.queues.settle import Settler
-from flowcatalyst.routing.pool import Pool
-from flowcatalyst.sqlite_writer import SqliteWriter
+from flowcatalyst.control.dead_letters import DeadLetters
+from flowcatalyst.http.http1.client import Http1Client
+from flowcatalyst.queues.embedded import jobs as embedded_jobs
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue
+from flowcatalyst.router.pool import Pool
+from flowcatalyst.router.settler import Settler
+from flowcatalyst.storage.sqlite import SqliteWriter
 
 VARIABLE: Final = "TEST_CRASH_AT"
 

@@ -8,16 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from flowcatalyst.message import Delivery, DispatchMode, MessagePointer, encode_pointer
-from flowcatalyst.queues.contract import Capabilities
+from flowcatalyst.core.message import Capabilities, Delivery, DispatchMode, MessagePointer, encode_pointer
 
 TARGET: Final = "http://127.0.0.1:9/hook"
 
 ORDERED: Final = Capabilities(
-    ordered_redelivery=True, locks_groups=True, delayed_nack=True, extends=True, max_batch=10, visibility_s=30.0
+    ordered_redelivery=True, locks_groups=True, delayed_nack=True, extends=True, visibility_s=30.0
 )
 UNORDERED: Final = Capabilities(
-    ordered_redelivery=False, locks_groups=False, delayed_nack=True, extends=True, max_batch=10, visibility_s=30.0
+    ordered_redelivery=False, locks_groups=False, delayed_nack=True, extends=True, visibility_s=30.0
 )
 
 
@@ -37,16 +36,16 @@ class RecordingSource:
     capabilities: Capabilities = ORDERED
     name: str = "test-queue"
     acked: list[Delivery] = field(default_factory=list)
-    given_back: list[GivenBack] = field(default_factory=list)
+    nacked: list[GivenBack] = field(default_factory=list)
 
     def ack(self, delivery: Delivery, done: Callable[[], None] | None = None) -> None:
         self.acked.append(delivery)
 
-    def holds(self, delivery: Delivery) -> bool:
+    def still_ours(self, delivery: Delivery) -> bool:
         return True
 
     def nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False) -> None:
-        self.given_back.append(GivenBack(delivery, delay_s, unlock))
+        self.nacked.append(GivenBack(delivery, delay_s, unlock))
 
     @property
     def acked_ids(self) -> list[str]:
@@ -54,7 +53,7 @@ class RecordingSource:
 
     @property
     def given_back_ids(self) -> list[str]:
-        return [nack.delivery.pointer.id for nack in self.given_back]
+        return [nack.delivery.pointer.id for nack in self.nacked]
 
 
 def delivery(
@@ -88,3 +87,11 @@ def delivery(
     made.batch = batch
     made.source = source or RecordingSource()
     return made
+
+
+def failed(failures: int, mode: DispatchMode | None = None) -> Delivery:
+    """A message after so many failed attempts."""
+    message = delivery("m1", mode=mode)
+    message.tries = 1  # since it was received last
+    message.failures = failures
+    return message

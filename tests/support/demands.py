@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 
-from flowcatalyst.queues.contract import Room
+from flowcatalyst.queues.contract import FreeCapacity
 
 
 class SetDemand:
     """Room as it was set; `grow` sets it and tells those who want to know."""
 
     def __init__(self, others: int = 0, **pools: int) -> None:
-        self.now = Room(pools, others)
+        self.now = FreeCapacity(pools, others)
         self.listeners: list[Callable[[], None]] = []
         self.asked = 0
 
-    def room(self) -> Room:
+    def free_capacity(self) -> FreeCapacity:
         self.asked += 1
         return self.now
 
@@ -22,6 +22,6 @@ class SetDemand:
         return lambda: self.listeners.remove(look_again)
 
     def grow(self, others: int = 0, **pools: int) -> None:
-        self.now = Room(pools, others)
+        self.now = FreeCapacity(pools, others)
         for look_again in self.listeners:
             look_again()

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from flowcatalyst.message import Delivery
+from flowcatalyst.core.message import Delivery
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore
 from tests.support.clocks import SetClock
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
 
-from flowcatalyst.web.order_judge import OrderJudge
+from flowcatalyst.sandbox.order_judge import OrderJudge
 
 FAULTS = ("500", "429", "not_acked", "reset", "hang", "half", "drip", "flood")
 PROBE = "probe"  # id of a request of our own, see `catch_up`

@@ -6,13 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from flowcatalyst.engine import Engine
-from flowcatalyst.errors import RequestTimeoutError
-from flowcatalyst.message import MessagePointer, Outcome
-from flowcatalyst.operations.warnings import WarningCode, WarningLog
+from flowcatalyst.core.errors import RequestTimeoutError
+from flowcatalyst.core.message import Delivery, Outcome
+from flowcatalyst.core.warnings import WarningCode, WarningLog
+from flowcatalyst.http.interpret import interpret_failure
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.routing.limits import PoolLimits
-from flowcatalyst.routing.policy import DEFAULT_DELAYS, Delays, interpret_failure
+from flowcatalyst.router.engine import Engine
+from flowcatalyst.router.limits import PoolLimits
+from flowcatalyst.router.policy import DEFAULT_DELAYS, Delays
 from tests.support.rig import ListedDeadLetters, RecordingQueue, ScriptedEndpoint, SilentLog
 from tests.support.virtual_loop import VirtualClock
 
@@ -29,9 +30,10 @@ class Hosts(ScriptedEndpoint):
     hanging: set[str] = field(default_factory=set)
     deadlines: list[tuple[float, float]] = field(default_factory=list)  # of attempts that hung: start and deadline
 
-    async def attempt(self, pointer: MessagePointer, timeout_s: float | None = None) -> Outcome:
+    async def attempt(self, delivery: Delivery, timeout_s: float | None = None) -> Outcome:
+        pointer = delivery.pointer
         if pointer.mediation_target not in self.hanging:
-            return await ScriptedEndpoint.attempt(self, pointer, timeout_s)
+            return await ScriptedEndpoint.attempt(self, delivery, timeout_s)
         deadline_s = USUAL_TIMEOUT_S if timeout_s is None else timeout_s
         now = asyncio.get_running_loop().time()
         self.starts.append((now, pointer.id))
@@ -98,4 +100,4 @@ class World:
 
     @property
     def warned(self) -> set[WarningCode]:
-        return {warning.code for warning in self.warnings.list()}
+        return {warning.code for warning in self.warnings.recent()}

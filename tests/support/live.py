@@ -9,11 +9,11 @@ from typing import Any
 
 import aiohttp
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.message import MessagePointer, encode_pointer
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.message import MessagePointer, encode_pointer
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
-from flowcatalyst.web.order_judge import SeededId
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore
+from flowcatalyst.sandbox.order_judge import SeededId
 from tests.support.http_servers import RawServer, always, raw_server, reply
 from tests.support.router_process import IMPATIENT, RouterProcess, Waits, router_process
 from tests.support.witness import Witness, messages_left

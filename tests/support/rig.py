@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from flowcatalyst.clock import Clock
-from flowcatalyst.delivery.mediator import origin_of
-from flowcatalyst.errors import StorageError
-from flowcatalyst.message import (
+from flowcatalyst.core.clock import Clock
+from flowcatalyst.core.errors import StorageError
+from flowcatalyst.core.message import (
     DEFAULT_POOL,
     Delivery,
     DispatchMode,
@@ -22,19 +21,20 @@ from flowcatalyst.message import (
     Verdict,
     encode_pointer,
 )
-from flowcatalyst.operations.warnings import WarningLog
-from flowcatalyst.queues.consumer import Consumer
+from flowcatalyst.core.targets import origin_of
+from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.core.warnings import WarningLog
+from flowcatalyst.http.interpret import interpret
 from flowcatalyst.queues.contract import Demand, Outgoing
 from flowcatalyst.queues.memory import MemoryQueue
-from flowcatalyst.queues.settle import Settler
-from flowcatalyst.routing.breaker import Breakers
-from flowcatalyst.routing.limits import PoolLimits
-from flowcatalyst.routing.policy import interpret
-from flowcatalyst.routing.pool import Pool
-from flowcatalyst.routing.pool_tools import PoolTools
-from flowcatalyst.routing.router import Router
-from flowcatalyst.routing.tracker import InFlightTracker
-from flowcatalyst.tasks import Tasks
+from flowcatalyst.router.breaker import Breakers
+from flowcatalyst.router.consumer import Consumer
+from flowcatalyst.router.limits import PoolLimits
+from flowcatalyst.router.pool import Pool
+from flowcatalyst.router.pool_tools import PoolTools
+from flowcatalyst.router.router import Router
+from flowcatalyst.router.settler import Settler
+from flowcatalyst.router.tracker import InFlightTracker
 from tests.support.virtual_loop import VirtualClock
 
 OK = interpret(200, None, b"", 0.0)
@@ -58,8 +58,8 @@ class ScriptedEndpoint:
     def answers(self, message_id: str, *outcomes: Outcome | Exception) -> None:
         self._scripts[message_id].extend(outcomes)
 
-    async def attempt(self, pointer: MessagePointer, timeout_s: float | None = None) -> Outcome:
-        loop = asyncio.get_running_loop()
+    async def attempt(self, delivery: Delivery, timeout_s: float | None = None) -> Outcome:
+        loop, pointer = asyncio.get_running_loop(), delivery.pointer
         self.starts.append((loop.time(), pointer.id))
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)

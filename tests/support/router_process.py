@@ -20,7 +20,7 @@ EPOLL_CALLS = ("232", "281", "22")  # epoll_wait and epoll_pwait of x86_64, epol
 SETTINGS = """
 [retry]
 backoff_s = {backoff_s}
-give_back_s = {give_back_s}
+nack_delay_s = {nack_delay_s}
 follower_s = {follower_s}
 
 [mediator.http]
@@ -42,7 +42,7 @@ class Waits:
     timeout_ms: int = 250  # of an attempt
     visibility_s: float = 60.0
     backoff_s: tuple[float, float] = (0.02, 0.04)
-    give_back_s: float = 0.3
+    nack_delay_s: float = 0.3
     follower_s: float = 0.1
     more: str = ""  # further sections, as TOML
 
@@ -74,13 +74,14 @@ class RouterProcess:
 
     async def until_ended(self) -> tuple[int, str]:
         """Wait for it to end by itself; its exit code and the rest of what it printed."""
+        reading = asyncio.ensure_future(self.process.communicate())
         try:
             async with asyncio.timeout(LEAVE_WITHIN_S):
-                rest, _ = await self.process.communicate()
+                rest, _ = await asyncio.shield(reading)
         except TimeoutError:
             self.process.send_signal(signal.SIGABRT)  # makes it write down what each thread does
-            await self.process.wait()
-            raise AssertionError(f"it did not end: {self.log.read_text()}") from None
+            rest, _ = await reading
+            raise AssertionError(f"it did not end: {rest.decode()}\n{self.log.read_text()}") from None
         return self.process.returncode or 0, rest.decode()
 
     async def until_printed(self, text: str) -> None:

@@ -16,12 +16,12 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.config import StandbySettings
-from flowcatalyst.operations.standby import Standby
-from flowcatalyst.operations.warnings import WarningLog
-from flowcatalyst.routing.fence import Fence
-from flowcatalyst.tasks import Tasks
+from flowcatalyst.control.settings import StandbySettings
+from flowcatalyst.control.standby import Standby
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.core.warnings import WarningLog
+from flowcatalyst.router.fence import Fence
 
 ROOT = Path(__file__).parent.parent.parent
 UNIT_S = 0.02

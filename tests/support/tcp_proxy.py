@@ -15,6 +15,7 @@ class TcpProxy:
         self._servers: set[asyncio.StreamWriter] = set()
         self._server_may_know = asyncio.Event()
         self._half_dead: set[asyncio.StreamWriter] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self.connections = 0  # made so far
         self.port = 0
 
@@ -45,18 +46,40 @@ class TcpProxy:
         for writer in self._servers:
             writer.transport.abort()
 
+    async def close(self) -> None:
+        """Cut, and every socket is closed when this returns."""
+        self.cut()
+        for task in self._serving:
+            task.cancel()
+        while self._serving:
+            await asyncio.wait(self._serving)
+        await asyncio.sleep(0)  # an aborted transport closes its socket in the next turn of the loop
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        self._clients.add(writer)  # from now on: a cut breaks it while the server is being called
+        try:
+            await self._serve_client(reader, writer)
+        except ConnectionError:
+            pass  # of the server: the client sees its connection break
+        finally:
+            self._serving.discard(task)
+            self._clients.discard(writer)
+            writer.transport.abort()
+
+    async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
         self.connections += 1
-        self._clients.add(writer)
         self._servers.add(there_writer)
         try:
-            await asyncio.gather(self._pass_to_client(there_reader, writer), self._pass_to_server(reader, there_writer))
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._pass_to_client(there_reader, writer))
+                both.create_task(self._pass_to_server(reader, there_writer))
         finally:
-            self._clients.discard(writer)
             self._servers.discard(there_writer)
-            for one in (writer, there_writer):
-                one.transport.abort()
+            there_writer.transport.abort()
 
     async def _pass_to_server(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._pass_on(reader, writer)
@@ -84,5 +107,4 @@ async def tcp_proxy(to_port: int) -> AsyncIterator[TcpProxy]:
     try:
         yield proxy
     finally:
-        proxy.cut()
-        await asyncio.sleep(0.05)  # those who served see the end
+        await proxy.close()

@@ -2,10 +2,6 @@
 
 import asyncio
 import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
-
-T = TypeVar("T")
 
 
 class _JumpingSelector(selectors.SelectSelector):
@@ -42,9 +38,3 @@ class VirtualClock:
 
     def wall(self) -> float:
         return self._epoch + self.monotonic()
-
-
-def run_virtual(main: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end on virtual time."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)

@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.message import parse_pointer
-from flowcatalyst.operations.dead_letters import DeadLetters
+from flowcatalyst.control.dead_letters import DeadLetters
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.message import parse_pointer
+from flowcatalyst.http.interpret import interpret
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.routing.policy import interpret
 from flowcatalyst.simulation.checker import RECEIVER_RULES, check
 from flowcatalyst.simulation.history import Event, Facts, History, Kind
 from flowcatalyst.simulation.rules.common import Promises
@@ -160,10 +160,10 @@ async def _dead_letters(path: Path) -> list[Event]:
     letters = DeadLetters(path, SystemClock())
     await letters.open()
     try:
-        found = await letters.list(limit=MANY)
+        found = await letters.page(limit=MANY)
     finally:
         await letters.close()
-    return [Event(letter.recorded_at, Kind.BURIED, letter.message_id, value=letter.reason) for letter in found]
+    return [Event(letter.recorded_at, Kind.DEAD_LETTERED, letter.message_id, value=letter.reason) for letter in found]
 
 
 def messages_left(path: Path) -> list[str]:

@@ -11,8 +11,16 @@ import pytest
 from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
 
-from flowcatalyst.config import load_settings
-from flowcatalyst.credentials import (
+from flowcatalyst.api.access import (
+    MAX_FAILED_PASSWORDS_PER_S,
+    CredentialCheck,
+    KeyCheck,
+    PasswordCheck,
+    TooManyFailuresError,
+    _comes_from_this_machine,
+)
+from flowcatalyst.control.settings import load_settings
+from flowcatalyst.core.credentials import (
     MAX_SCRYPT_WORK,
     PasswordHash,
     Role,
@@ -22,15 +30,7 @@ from flowcatalyst.credentials import (
     read_accounts,
     read_keys,
 )
-from flowcatalyst.errors import ConfigurationError
-from flowcatalyst.web.access import (
-    MAX_FAILED_PASSWORDS_PER_S,
-    CredentialCheck,
-    KeyCheck,
-    PasswordCheck,
-    TooManyFailuresError,
-    _comes_from_this_machine,
-)
+from flowcatalyst.core.errors import ConfigurationError
 from tests.support.clocks import SetClock
 
 SALT, DIGEST = "ab" * 16, "cd" * 32

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flowcatalyst.errors import ConfigurationError
+from flowcatalyst.core.errors import ConfigurationError
 from flowcatalyst.queues.address import (
     FORMS,
     AmqpAddress,
     EmbeddedAddress,
     NatsAddress,
+    PostgresAddress,
     SqsAddress,
     parse_queue_uri,
+    shown_uri,
 )
 
 PASSWORD = "Pl4nted-Passw0rd"
@@ -54,6 +56,7 @@ KINDS_OF_FORMS = [
     *[SqsAddress] * 3,
     *[NatsAddress] * 2,
     *[AmqpAddress] * 2,
+    *[PostgresAddress] * 2,
 ]
 
 
@@ -176,6 +179,7 @@ def test_a_nats_address_has_a_stream_a_consumer_and_options() -> None:
     assert nats(
         "nats://h/ORDERS?consumer=router&subject=orders.>&groupHeader=X-Group&groupToken=2&create=true"
     ) == NatsAddress(("nats://h:4222",), "ORDERS", "router", "orders.>", "X-Group", 2, create=True)
+    assert nats("nats://h/S?consumer=c&groupToken=all").group_token == 0
     assert nats("tls://h/S?consumer=c").servers == ("tls://h:4222",)
     assert nats("NATS://H/S?consumer=c").servers == ("nats://h:4222",)
 
@@ -202,6 +206,23 @@ def test_an_amqp_address_has_hosts_and_a_queue(uri: str, expected: AmqpAddress) 
 
 
 @pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("postgresql://h/shop?queue=orders", PostgresAddress((("h", 5432),), "shop", "orders")),
+        ("postgres://h:1/shop?queue=orders", PostgresAddress((("h", 1),), "shop", "orders")),
+        ("postgresql://a,b:2/shop?queue=q", PostgresAddress((("a", 5432), ("b", 2)), "shop", "q")),
+        ("postgresql://[::1]/my%20shop?queue=new%20orders", PostgresAddress((("::1", 5432),), "my shop", "new orders")),
+        (
+            "postgresql://h/shop?queue=q&schema=mine_2&sslmode=verify-full",
+            PostgresAddress((("h", 5432),), "shop", "q", "mine_2", "verify-full"),
+        ),
+    ],
+)
+def test_a_postgres_address_has_hosts_a_database_and_a_queue(uri: str, expected: PostgresAddress) -> None:
+    assert parse_queue_uri(uri) == expected
+
+
+@pytest.mark.parametrize(
     ("uri", "said"),
     [
         ("", "no known scheme"),
@@ -209,26 +230,26 @@ def test_an_amqp_address_has_hosts_and_a_queue(uri: str, expected: AmqpAddress) 
         ("redis://h/q", "no known scheme"),
         ("kafka:q", "no known scheme"),
         (" embedded:q", "no known scheme"),
-        ("embedded:", "names no queue"),
-        ("embedded://", "names no queue"),
-        ("embedded:  ", "names no queue"),
+        ("embedded:", "has no queue name"),
+        ("embedded://", "has no queue name"),
+        ("embedded:  ", "has no queue name"),
         ("embedded:a\nb", "control character"),
-        ("nats://h/S ?consumer=c", "has a blank"),
-        ("nats://h/S?consumer=c\n", "has a blank"),
-        ("nats://h/S?consumer=c#x", "has a # part"),
+        ("nats://h/S ?consumer=c", "contains a space"),
+        ("nats://h/S?consumer=c\n", "contains a space"),
+        ("nats://h/S?consumer=c#x", "has a fragment"),
         ("nats:S", "no // after its scheme"),
         ("sqs:orders", "no // after its scheme"),
         # SQS
         ("https://sqs.us-east-1.amazonaws.com", "ends in /ACCOUNT/QUEUE"),
         ("https://sqs.us-east-1.amazonaws.com/orders", "ends in /ACCOUNT/QUEUE"),
         ("https://sqs.us-east-1.amazonaws.com/1/or.ders", "ends in /ACCOUNT/QUEUE"),
-        ("https:///1/orders", "names no host"),
-        ("https://h:x/1/orders", "port that is none"),
+        ("https:///1/orders", "has no host"),
+        ("https://h:x/1/orders", "invalid port"),
         ("https://h/1/q?regoin=eu-west-1", "has the option regoin, but a queue of this kind takes create, region"),
-        ("sqs://", "names no queue that SQS could have"),
-        ("sqs://or.ders", "names no queue that SQS could have"),
-        ("sqs://" + "q" * 81, "names no queue that SQS could have"),
-        ("sqs://" + "q" * 76 + ".fifo", "names no queue that SQS could have"),
+        ("sqs://", "has an invalid SQS queue name"),
+        ("sqs://or.ders", "has an invalid SQS queue name"),
+        ("sqs://" + "q" * 81, "has an invalid SQS queue name"),
+        ("sqs://" + "q" * 76 + ".fifo", "has an invalid SQS queue name"),
         ("sqs://orders/more", "has a path"),
         ("sqs://orders?region=", "the option region without a value or twice"),
         ("sqs://orders?region=a.test/", "the option region with a value that is not a region"),
@@ -238,20 +259,20 @@ def test_an_amqp_address_has_hosts_and_a_queue(uri: str, expected: AmqpAddress) 
         ("nats://h/S?consumer=", "the option consumer without a value or twice"),
         ("nats://h/S?consumer=a&consumer=b", "the option consumer without a value or twice"),
         ("nats://h/S?consumer=a.b", "the option consumer with a value that is not made of letters"),
-        ("nats://h/?consumer=c", "names no stream: it ends in /STREAM"),
-        ("nats://h?consumer=c", "names no stream"),
-        ("nats://h/S/T?consumer=c", "names no stream"),
-        ("nats://h/S.T?consumer=c", "names a stream with other characters"),
-        ("nats:///S?consumer=c", "names no host"),
-        ("nats://a,,b/S?consumer=c", "names no host"),
-        ("nats://:4222/S?consumer=c", "names a host that is none"),
-        ("nats://h:0/S?consumer=c", "port that is none"),
-        ("nats://h:65536/S?consumer=c", "port that is none"),
-        ("nats://h:\uff14\uff12/S?consumer=c", "port that is none"),
-        ("nats://[::1/S?consumer=c", "names a host that is none"),
-        ("nats://[::g]/S?consumer=c", "names a host that is none"),
-        ("nats://[1.2.3.4]/S?consumer=c", "names a host that is none"),
-        ("nats://::1/S?consumer=c", "names a host that is none"),
+        ("nats://h/?consumer=c", "has no stream name: it ends in /STREAM"),
+        ("nats://h?consumer=c", "has no stream"),
+        ("nats://h/S/T?consumer=c", "has no stream"),
+        ("nats://h/S.T?consumer=c", "has an invalid stream name"),
+        ("nats:///S?consumer=c", "has no host"),
+        ("nats://a,,b/S?consumer=c", "has no host"),
+        ("nats://:4222/S?consumer=c", "has an invalid host"),
+        ("nats://h:0/S?consumer=c", "invalid port"),
+        ("nats://h:65536/S?consumer=c", "invalid port"),
+        ("nats://h:\uff14\uff12/S?consumer=c", "invalid port"),
+        ("nats://[::1/S?consumer=c", "has an invalid host"),
+        ("nats://[::g]/S?consumer=c", "has an invalid host"),
+        ("nats://[1.2.3.4]/S?consumer=c", "has an invalid host"),
+        ("nats://::1/S?consumer=c", "has an invalid host"),
         ("nats://h/S?consumer=c&groupToken=0", "the option groupToken with a value that is not the number"),
         ("nats://h/S?consumer=c&groupToken=" + "9" * 5000, "groupToken with a value that is not the number"),
         ("nats://h/S?consumer=c&subject=a..b", "the option subject with a value that is not a subject"),
@@ -260,13 +281,30 @@ def test_an_amqp_address_has_hosts_and_a_queue(uri: str, expected: AmqpAddress) 
         ("nats://h/S?consumer=c&subject=a+b", "the option subject with a value that is not a subject"),
         ("nats://h/S?consumer=c&groupHeader=a%3Ab", "the option groupHeader with a value that is not the name"),
         # AMQP
-        ("amqp://h", "names no queue: it ends in /QUEUE"),
-        ("amqp://h/", "names no queue: it ends in /QUEUE"),
-        ("amqp://h/a/b", "names no queue"),
-        ("amqp://h/a%2Fb", "names no queue"),
-        ("amqp://h/%20", "names a queue with a blank at its end"),
-        ("amqp://h/a%00", "characters that are no text"),
-        ("amqp://h/%ff", "characters that are no text"),
+        ("postgresql://h/shop", "has no queue: add ?queue=NAME"),
+        ("postgresql://h/shop?queue=%20q", "has the option queue with a value that is not a name"),
+        ("postgresql://h?queue=q", "has no database name: it ends in /DATABASE"),
+        ("postgresql:///shop?queue=q", "has no host"),
+        (
+            "postgres://h/shop?queue=q&schema=Mine",
+            "has the option schema with a value that is not made of small letters",
+        ),
+        (
+            "postgres://h/shop?queue=q&schema=x;--",
+            "has the option schema with a value that is not made of small letters",
+        ),
+        (
+            "postgresql://h/shop?queue=q&sslmode=yes",
+            "has the option sslmode with a value that is not one of PostgreSQL's",
+        ),
+        ("postgresql://h/shop?queue=q&user=ann", "has the option user, but a queue of this kind takes"),
+        ("amqp://h", "has no queue name: it ends in /QUEUE"),
+        ("amqp://h/", "has no queue name: it ends in /QUEUE"),
+        ("amqp://h/a/b", "has no queue name"),
+        ("amqp://h/a%2Fb", "has no queue name"),
+        ("amqp://h/%20", "has an invalid queue name: it ends in a space"),
+        ("amqp://h/a%00", "undecodable characters"),
+        ("amqp://h/%ff", "undecodable characters"),
         ("amqp://h/q?durable=true", "has the option durable, but a queue of this kind takes none"),
     ],
 )
@@ -280,6 +318,8 @@ WITH_CREDENTIALS = [
     f"nats://h,user:{PASSWORD}@h/S?consumer=c",
     f"tls://user:{PASSWORD}@h/S",
     f"amqp://user:{PASSWORD}@h/q",
+    f"postgresql://user:{PASSWORD}@h/shop?queue=q",
+    f"postgresql://h/shop?queue=q&password={PASSWORD}",
     f"amqps://user:{PASSWORD}@[::1]:9/q",
     f"https://key:{PASSWORD}@sqs.us-east-1.amazonaws.com/1/q",
     f"sqs://key:{PASSWORD}@q",
@@ -313,6 +353,34 @@ def test_credentials_in_an_address_are_refused_and_never_repeated(uri: str) -> N
 
 def test_credentials_are_told_where_to_go() -> None:
     assert "put them into the settings or the environment" in refusal(WITH_CREDENTIALS[0])
+
+
+@pytest.mark.parametrize(
+    "uri", [*WITH_CREDENTIALS[:1], f"nats://user:a/{PASSWORD}?b#@h/S", f"amqp://{PASSWORD}@h,x@i/q"]
+)
+def test_what_stands_before_an_at_sign_is_not_shown(uri: str) -> None:
+    shown = shown_uri(uri)
+    assert PASSWORD not in shown
+    assert shown.startswith(f"{uri.partition('://')[0]}://***@")
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown"),
+    [
+        ("nats://h:4222/S?consumer=router&create=true", "nats://h:4222/S?consumer=router&create=true"),
+        ("nats://h/S?consumer=c&groupToken=2&groupHeader=Key", "nats://h/S?consumer=c&groupToken=2&groupHeader=Key"),
+        ("nats://h/S?consumer=c&token=x", "nats://h/S?consumer=c&token=***"),
+        ("nats://h/S?consumer=c;token=x", "nats://h/S?consumer=***"),
+        ("nats://h/S?groupToken=s3cret", "nats://h/S?groupToken=***"),
+        ("https://h/1/q?X-Amz-Signature=x&region=eu-west-1", "https://h/1/q?X-Amz-Signature=***&region=eu-west-1"),
+        ("sqs://q?accessKeyId=x&Pass%77ord=x&secret=x", "sqs://q?accessKeyId=***&Pass%77ord=***&secret=***"),
+        ("sqs://q?x&region=eu-west-1#x", "sqs://q?***&region=eu-west-1"),
+        ("embedded:high", "embedded:high"),
+        ("embedded:a@b", "embedded:a@b"),
+    ],
+)
+def test_an_address_is_shown_without_what_may_be_a_secret_and_with_everything_else(uri: str, shown: str) -> None:
+    assert shown_uri(uri) == shown
 
 
 SCHEMES = st.sampled_from(["nats", "tls", "amqp", "amqps", "http", "https", "sqs", "NATS", "redis", ""])

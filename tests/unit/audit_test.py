@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.operations import audit as audit_module
-from flowcatalyst.operations.audit import (
+from flowcatalyst.control import audit as audit_module
+from flowcatalyst.control.audit import (
     KEPT_PER_ACTION,
     MAX_DETAIL_CHARS,
     MAX_OBJECT_CHARS,
@@ -22,7 +22,7 @@ from flowcatalyst.operations.audit import (
     AuditFilter,
     AuditLog,
 )
-from flowcatalyst.operations.warnings import WarningCode, WarningLog
+from flowcatalyst.core.warnings import WarningCode, WarningLog
 from tests.support.clocks import SetClock
 
 ANN = Actor("ann", "admin", "10.0.0.1", None)
@@ -39,7 +39,7 @@ class Trail:
     async def events(self, wanted: AuditFilter = ALL, limit: int = 10_000) -> list[AuditEvent]:
         """All pages."""
         found: list[AuditEvent] = []
-        while page := await self.log.list(limit, wanted):
+        while page := await self.log.page(limit, wanted):
             found += page
             wanted = replace(wanted, before=page[-1].number)
         return found
@@ -162,10 +162,10 @@ async def test_strangers_from_everywhere_are_a_bounded_number_of_events(trail: T
 async def test_a_page_is_bounded_in_events_and_in_bytes_and_pages_miss_nothing(trail: Trail) -> None:
     for number in range(300):
         trail.log.record(ANN, AuditAction.WARNING_DELETE, str(number), "ü" * 10_000)
-    page = await trail.log.list(7, ALL)
+    page = await trail.log.page(7, ALL)
     assert [one.object for one in page] == [str(number) for number in range(299, 292, -1)]
     assert {len(one.detail) for one in page} == {MAX_DETAIL_CHARS}
-    page = await trail.log.list(1000, ALL)
+    page = await trail.log.page(1000, ALL)
     assert 10 < len(page) <= MAX_PAGE_BYTES / (2 * MAX_DETAIL_CHARS)
     assert [one.object for one in await trail.events(limit=1000)] == [str(number) for number in range(299, -1, -1)]
 
@@ -181,9 +181,9 @@ async def test_what_cannot_be_recorded_is_a_warning_and_no_failure(tmp_path: Pat
     trail = Trail(tmp_path)
     trail.log.record(ANN, AuditAction.SEED, "before it is open")
     await trail.log.open()
-    await trail.log._writer.run(lambda connection: connection.execute("DROP TABLE audit"))
+    await trail.log.writer.run(lambda connection: connection.execute("DROP TABLE audit"))
     trail.log.record(ANN, AuditAction.SEED, "in vain")
     trail.log.add_up(ANN, AuditAction.PUBLISH, "in vain")
     await trail.log.close()
-    assert {one.code for one in trail.warnings.list()} == {WarningCode.AUDIT_FAILED}
-    assert len(trail.warnings.list()) == 2
+    assert {one.code for one in trail.warnings.recent()} == {WarningCode.AUDIT_FAILED}
+    assert len(trail.warnings.recent()) == 2

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcatalyst.routing.breaker import IDLE_EVICTION_S, Breaker, Breakers, BreakerState
+from flowcatalyst.router.breaker import IDLE_EVICTION_S, Breaker, Breakers, BreakerState
 
 OK, FAILED = False, True
 
@@ -171,7 +171,7 @@ class TestHalfOpen:
         breaker = half_open(at=5.0, probes=probes)
         for _ in range(5):
             breaker.record(failed, 5.5, admitted_at=4.9)
-            breaker.withdraw(admitted_at=4.9)
+            breaker.release(admitted_at=4.9)
         assert state_of(breaker) is BreakerState.HALF_OPEN
         assert [breaker.admit(5.5) for _ in range(3 - probes)] == [None] * (3 - probes)
         assert breaker.admit(5.5) is not None
@@ -182,13 +182,13 @@ class TestHalfOpen:
 
     def test_withdrawn_probe_makes_room_for_another(self) -> None:
         breaker = half_open(probes=3)
-        breaker.withdraw(5.0)
+        breaker.release(5.0)
         assert breaker.admit(5.0) is None
         assert breaker.admit(5.0) is not None
 
     def test_withdrawn_probe_is_neither_success_nor_failure(self) -> None:
         breaker = half_open(probes=1)
-        breaker.withdraw(5.0)
+        breaker.release(5.0)
         assert state_of(breaker) is BreakerState.HALF_OPEN
         for _ in range(2):
             call(breaker, OK, 6.0)
@@ -199,13 +199,13 @@ class TestHalfOpen:
     def test_withdrawing_more_than_was_admitted_makes_no_extra_room(self) -> None:
         breaker = half_open(probes=1)
         for _ in range(5):
-            breaker.withdraw(5.0)
+            breaker.release(5.0)
         assert [breaker.admit(5.0) for _ in range(4)] == [None, None, None, 6.0]
 
     def test_withdraw_in_the_closed_state_changes_nothing(self) -> None:
         breaker = Breaker()
         call(breaker, FAILED)
-        breaker.withdraw(5.0)
+        breaker.release(5.0)
         assert repr(breaker) == "<Breaker CLOSED 1/1 failed>"
 
     def test_reset_closes_it_and_forgets_what_was(self) -> None:
@@ -383,7 +383,7 @@ class TestBoundOfBreakers:
     def test_end_of_a_call_whose_breaker_was_forgotten_is_taken(self) -> None:
         breaker = Breaker()
         breaker.record(OK, 1.0, 0.0)
-        breaker.withdraw(0.0)
+        breaker.release(0.0)
         assert breaker.at_rest
 
     def test_making_room_looks_at_each_breaker_once_for_each_use(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcatalyst.clock import IdSource, SystemClock
+from flowcatalyst.core.clock import IdSource, SystemClock
 
 NOW = 1_700_000_000.0
 

@@ -1,25 +1,26 @@
 """Settings: where they come from, and what a wrong one says."""
 
 import os
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from flowcatalyst.app import config_of
-from flowcatalyst.config import describe_settings, load_settings
-from flowcatalyst.errors import ConfigurationError
-from flowcatalyst.operations.router_config import QueueConfig, RouterConfig
-from flowcatalyst.pool_settings import PoolSettings
-from flowcatalyst.routing.limits import PoolLimits, Success
-from flowcatalyst.routing.policy import Delays
+from flowcatalyst.app.router import config_of
+from flowcatalyst.control.pool_settings import PoolSettings
+from flowcatalyst.control.router_config import RouterConfig
+from flowcatalyst.control.settings import describe_settings, load_settings
+from flowcatalyst.control.settings_sources import origin_of
+from flowcatalyst.core.errors import ConfigurationError
+from flowcatalyst.queues.raw import Missing, RawConfig
+from flowcatalyst.queues.settings import QueueConfig
+from flowcatalyst.router.limits import PoolLimits, Success
+from flowcatalyst.router.policy import Delays
+from tests.support.settings import refusal
 
+pytestmark = pytest.mark.usefixtures("empty_folder")
 ROOT = Path(__file__).parent.parent.parent
-
-
-@pytest.fixture(autouse=True)
-def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def test_defaults_are_the_four_pools_on_loopback() -> None:
@@ -40,7 +41,7 @@ def test_command_line_wins_over_environment_over_file_over_default(
     (empty_folder / "flowcatalyst.toml").write_text("port = 1001\n[mediator.http]\ntimeout_ms = 7\n")
     assert load_settings().port == 1001
     monkeypatch.setenv("FLOWCATALYST_PORT", "1002")
-    monkeypatch.setenv("FLOWCATALYST_LOG__LEVEL", "warning")
+    monkeypatch.setenv("FLOWCATALYST_LOG__LEVEL", "WARNING")
     settings = load_settings()
     assert (settings.port, settings.log.level, settings.mediator.http.timeout_ms) == (1002, "warning", 7)
     assert load_settings(port=1003, host=None).port == 1003
@@ -56,7 +57,7 @@ def pool_in_toml(more: str) -> str:
         ("prot = 1", "prot is not a setting"),
         ("port = 70000", "port should be less than or equal to 65535"),
         ('host = "0.0.0.0"', "no access control yet"),
-        ('host = "nowhere"', "host "),
+        ('host = "no where"', "invalid host 'no where'"),
         ("[[pools]]\ncode = 'A'\nconcurrency = 0", "pools.0.concurrency should be greater than or equal to 1"),
         ("[[pools]]\ncode = 'A'\nconcurrency = 1\n" * 2, "settings name pool A twice"),
         ("[egress]\nallowed_networks = ['10.0.0.0/99']", "egress.allowed_networks"),
@@ -69,12 +70,19 @@ def pool_in_toml(more: str) -> str:
         ),
         (f"[[pools]]\ncode = '{'A' * 257}'\nconcurrency = 1", "pools.0.code"),
         (pool_in_toml("parked_limit = -1"), "pools.0.parked_limit should be greater than or equal to 0"),
-        (pool_in_toml("retry_statuses = [404, 429]"), "pools.0.retry_statuses has 429: only 400 to 499 without 429"),
-        (pool_in_toml("retry_statuses = [500]"), "pools.0.retry_statuses has 500: only 400 to 499 without 429"),
+        (pool_in_toml("retry_statuses = [404, 429]"), "pools.0.retry_statuses has 429: only 400 to 499 except 429"),
+        (pool_in_toml("retry_statuses = [500]"), "pools.0.retry_statuses has 500: only 400 to 499 except 429"),
         (pool_in_toml("retry_statuses = 404"), "pools.0.retry_statuses "),
         (pool_in_toml("success = '204'"), "pools.0.success "),
         (pool_in_toml("ack_before_next = 'perhaps'"), "pools.0.ack_before_next "),
         ("[retry]\nlongest_s = 0", "retry.longest_s should be greater than 0"),
+        ("[retry]\nlongest_s = 'x'", "retry.longest_s should be a number"),
+        ("mediator = 5", "mediator should be a table of settings"),
+        ("[pools]\ncode = 'A'", "pools should be a list"),
+        ("data_dir = 5", "data_dir should be the path of a file"),
+        ("host = 5", "host should be text"),
+        ("[[queues]]\nname = ''\nuri = 'embedded:q'", "queues.0.name should have at least 1 character"),
+        ("enabled = []", "enabled should be true or false"),
     ],
 )
 def test_a_wrong_setting_is_named_in_one_sentence(empty_folder: Path, toml: str, said: str) -> None:
@@ -84,6 +92,28 @@ def test_a_wrong_setting_is_named_in_one_sentence(empty_folder: Path, toml: str,
     assert said in str(caught.value)
     assert "flowcatalyst.toml" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "host", ["", " ", "a b", "127.0.0.1:8080", "http://127.0.0.1", "[::1]", "300.1.1.1", "a..b", "-a", "x" * 64]
+)
+@pytest.mark.parametrize("auth", [{}, {"mode": "api_key", "admin": ["sha256:" + "0" * 64]}])
+def test_what_can_be_no_host_is_called_an_invalid_host(host: str, auth: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(host=host, auth=auth or None)
+    assert f"invalid host {host[:60]!r}: name an address of this machine" in str(caught.value)
+    assert "access control" not in str(caught.value)
+
+
+def test_a_name_that_is_nearly_localhost_is_called_an_invalid_host() -> None:
+    with pytest.raises(ConfigurationError, match="invalid host 'localhots' \\(did you mean localhost\\?\\): name an"):
+        load_settings(host="localhots")
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "2001:db8::1"])
+def test_a_host_that_others_can_reach_needs_access_control(host: str) -> None:
+    with pytest.raises(ConfigurationError, match="no access control yet"):
+        load_settings(host=host)
 
 
 def test_settings_of_a_pool_become_its_limits(empty_folder: Path) -> None:
@@ -104,7 +134,7 @@ def test_settings_of_a_pool_become_its_limits(empty_folder: Path) -> None:
 def test_settings_of_retries_become_delays(empty_folder: Path) -> None:
     assert load_settings().retry.delays() == Delays()
     (empty_folder / "flowcatalyst.toml").write_text(
-        "[retry]\nbackoff_s = [0.5]\ngive_back_s = 3\nfollower_s = 0\nlongest_s = 77\n"
+        "[retry]\nbackoff_s = [0.5]\nnack_delay_s = 3\nfollower_s = 0\nlongest_s = 77\n"
     )
     assert load_settings().retry.delays() == Delays((0.5,), 3.0, 0.0, 77.0)
 
@@ -128,6 +158,15 @@ def test_every_setting_is_documented_with_its_default() -> None:
         assert setting.description, f"{setting.name} has no description"
         row = f"| `{setting.name}` | {setting.default} | {setting.description} |"
         assert row in text, f"docs/operations.md is out of date, `flowcatalyst settings` prints the table: {row}"
+
+
+def test_defaults_are_shown_as_a_settings_file_takes_them() -> None:
+    shown = {setting.name: setting.default for setting in describe_settings()}
+    assert shown["enabled"] == "true"
+    assert shown["pools[].ack_before_next"] == "false"
+    assert shown["sync.config_url"] == "unset"
+    assert {"True", "False", "None"}.isdisjoint(shown.values())
+    assert not [one.name for one in describe_settings() if re.search(r"\b(True|False|None)\b", one.description)]
 
 
 NATS_URI = "nats://broker-1,broker-2/ORDERS?consumer=router"
@@ -155,6 +194,38 @@ def test_settings_that_are_printed_show_no_secret(empty_folder: Path) -> None:
     )
     settings = load_settings()
     assert "s3cret" not in repr(settings) + str(settings) + settings.model_dump_json()
+
+
+def test_a_queue_of_the_file_may_be_raw(empty_folder: Path) -> None:
+    (empty_folder / "flowcatalyst.toml").write_text(
+        '[[queues]]\nname = "o"\nuri = "embedded:o"\n[queues.raw]\ntarget = "https://shop.test/hook"\npool = "P"\n'
+        'group = "$.order.id"\nmissing = "default"\nheaders = { Authorization = "Basic SECRET" }\n'
+    )
+    settings = load_settings()
+    raw = config_of(settings).queues["o"].raw
+    headers = (("Authorization", "Basic SECRET"),)
+    assert raw == RawConfig("https://shop.test/hook", "P", "$.order.id", missing=Missing.DEFAULT, headers=headers)
+    assert "SECRET" not in repr(settings) + repr(config_of(settings))
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        ('pool = "P"', "queues.0.raw.target is missing"),
+        ('target = "nowhere"', "queues.0.raw is wrong: target cannot be called"),
+        ('target = "http://h/"\ngroop = "x"', "queues.0.raw.groop is not a setting (did you mean queues[].raw.group?)"),
+        ('target = "http://h/"\ngroup = "x"', "queues.0.raw is wrong: group must be broker, or a path into the body"),
+        ('target = "http://h/"\nheaders = { Host = "SECRET" }', "queues.0.raw is wrong: the header Host is set by"),
+    ],
+)
+def test_a_wrong_raw_queue_is_refused_with_a_sentence(empty_folder: Path, raw: str, why: str) -> None:
+    (empty_folder / "flowcatalyst.toml").write_text(
+        f'[[queues]]\nname = "o"\nuri = "embedded:o"\n[queues.raw]\n{raw}\n'
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings()
+    assert why in str(refused.value)
+    assert "SECRET" not in str(refused.value)
 
 
 def test_queues_of_brokers_come_as_json_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,8 +291,8 @@ def queue_in_toml(name: str = "q", uri: str = "embedded:q", more: str = "") -> s
         ("[embedded]\nqueues = []", "settings have no queue"),
         ("[embedded]\nqueues = ['a', 'a']", "settings name queue a twice"),
         ("[nats]\npasword = 's3cret'", "nats.pasword is not a setting"),
-        ("[nats]\npassword = ['s3cret']", "nats.password should be a valid string"),
-        ("[activemq]\npassword = {of = 's3cret'}", "activemq.password should be a valid string"),
+        ("[nats]\npassword = ['s3cret']", "nats.password should be text"),
+        ("[activemq]\npassword = {of = 's3cret'}", "activemq.password should be text"),
     ],
 )
 def test_wrong_settings_of_queues_are_named_in_one_sentence_without_secrets(
@@ -261,66 +332,11 @@ def test_secrets_are_not_in_the_text_of_settings(monkeypatch: pytest.MonkeyPatch
         assert "s3cret" not in text
 
 
-def refusal() -> str:
-    """What loading says when it fails: one line, and nothing behind it that would show values."""
-    with pytest.raises(ConfigurationError) as caught:
-        load_settings()
-    assert caught.value.__context__ is None or caught.value.__suppress_context__
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("variable", "meant"),
-    [
-        ("FLOWCATALYST_PROT", "FLOWCATALYST_PORT"),
-        ("FLOWCATALYST_LOG_LEVEL", "FLOWCATALYST_LOG__LEVEL"),
-        ("FLOWCATALYST_MEDIATOR_HTTP_TIMEOUT_MS", "FLOWCATALYST_MEDIATOR__HTTP__TIMEOUT_MS"),
-        ("FLOWCATALYST_MEDIATOR__HTTP__TIMOUT_MS", "FLOWCATALYST_MEDIATOR__HTTP__TIMEOUT_MS"),
-        ("FLOWCATALYST_REDIS_URL", "FLOWCATALYST_STANDBY__REDIS_URL"),
-        ("flowcatalyst_datadir", "FLOWCATALYST_DATA_DIR"),
-    ],
-)
-def test_a_misspelt_variable_is_refused_with_the_one_that_is_meant(
-    monkeypatch: pytest.MonkeyPatch, variable: str, meant: str
-) -> None:
-    monkeypatch.setenv(variable, "s3cret")
-    said = refusal()
-    assert f"variable {variable.upper()} is not a setting (did you mean {meant}?)" in said
-    assert "s3cret" not in said
-
-
-def test_a_variable_that_is_like_no_setting_is_refused_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLOWCATALYST_COLOUR", "blue")
-    assert "variable FLOWCATALYST_COLOUR is not a setting; `flowcatalyst settings` lists them all" in refusal()
-
-
 def test_a_section_may_come_as_json_in_one_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLOWCATALYST_MEDIATOR__HTTP", '{"timeout_ms": 7}')
     monkeypatch.setenv("FLOWCATALYST_LOG", '{"level": "error"}')
     settings = load_settings()
     assert (settings.mediator.http.timeout_ms, settings.log.level) == (7, "error")
-
-
-@pytest.mark.parametrize("service", ["FLOWCATALYST", "FLOWCATALYST_ROUTER"])
-def test_what_kubernetes_sets_for_a_service_named_flowcatalyst_is_no_setting(
-    monkeypatch: pytest.MonkeyPatch, service: str
-) -> None:
-    links = {
-        "PORT": "tcp://10.0.0.1:8080",
-        "SERVICE_HOST": "10.0.0.1",
-        "SERVICE_PORT": "8080",
-        "SERVICE_PORT_HTTP": "8080",
-        "PORT_8080_TCP": "tcp://10.0.0.1:8080",
-        "PORT_8080_TCP_PROTO": "tcp",
-        "PORT_8080_TCP_PORT": "8080",
-        "PORT_8080_TCP_ADDR": "10.0.0.1",
-    }
-    for name, value in links.items():
-        monkeypatch.setenv(f"{service}_{name}", value)
-    assert load_settings().port == 8080
-    monkeypatch.setenv("FLOWCATALYST_PORT", "9090")
-    assert load_settings().port == 9090
 
 
 @pytest.mark.parametrize(
@@ -350,21 +366,6 @@ def test_a_variable_that_the_command_line_overrules_is_not_blamed(monkeypatch: p
     monkeypatch.setenv("FLOWCATALYST_PORT", "9090")
     with pytest.raises(ConfigurationError, match=r"port should be less than or equal to 65535, not '70000'$"):
         load_settings(port=70000)
-
-
-@pytest.mark.parametrize(
-    ("toml", "meant"),
-    [
-        ("prot = 1", "port"),
-        ("[mediator.http]\ntimout_ms = 1", "mediator.http.timeout_ms"),
-        ('[[queues]]\nname = "q"\nuri = "embedded:q"\nconections = 1', "queues[].connections"),
-    ],
-)
-def test_a_misspelt_setting_of_a_file_is_refused_with_the_one_that_is_meant(
-    empty_folder: Path, toml: str, meant: str
-) -> None:
-    (empty_folder / "flowcatalyst.toml").write_text(toml)
-    assert f"is not a setting (did you mean {meant}?)" in refusal()
 
 
 def test_dev_null_is_a_settings_file_that_says_nothing() -> None:
@@ -397,6 +398,23 @@ def test_a_router_is_enabled_unless_the_settings_or_the_variable_of_002_say_othe
     (empty_folder / "flowcatalyst.toml").unlink()
     monkeypatch.setenv("MESSAGE_ROUTER_ENABLED", "maybe")
     assert "MESSAGE_ROUTER_ENABLED should be true or false, not 'maybe'" in refusal()
+
+
+def test_of_pools_and_queues_it_is_known_where_they_come_from(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def origins() -> list[str]:
+        settings = load_settings()
+        return [origin_of(settings, *name.split(".")) for name in ("pools", "embedded.queues", "queues")]
+
+    assert origins() == ["default", "default", "default"]
+    (empty_folder / "flowcatalyst.toml").write_text(pool_in_toml("") + "[embedded]\nqueues = ['a']\n")
+    assert origins() == ["file", "file", "default"]
+    monkeypatch.setenv("FLOWCATALYST_POOLS", '[{"code": "A", "concurrency": 1}]')
+    monkeypatch.setenv("FLOWCATALYST_EMBEDDED__VISIBILITY_S", "9")
+    assert origins() == ["environment", "file", "default"]
+    monkeypatch.setenv("FLOWCATALYST_EMBEDDED__QUEUES", '["b"]')
+    assert origins() == ["environment", "environment", "default"]
 
 
 def test_a_rate_limit_of_0_is_none_as_in_the_router_configuration(empty_folder: Path) -> None:

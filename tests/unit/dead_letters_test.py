@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.message import Delivery, DispatchMode, MessagePointer, encode_pointer
-from flowcatalyst.operations.dead_letters import DeadLetters, UnknownQueueError
+from flowcatalyst.control.dead_letters import DeadLetters, UnknownQueueError
+from flowcatalyst.core.errors import InvalidMessageError
+from flowcatalyst.core.message import Delivery, DispatchMode, MessagePointer, encode_pointer
+from flowcatalyst.http.interpret import interpret
 from flowcatalyst.queues.memory import MemoryQueue
-from flowcatalyst.routing.policy import interpret
 from tests.support.clocks import SetClock
 from tests.support.deliveries import RecordingSource
 
@@ -35,7 +36,7 @@ def dead(name: str, group: str = "g", mode: DispatchMode | None = None) -> Deliv
 async def test_a_letter_tells_what_the_message_was_and_why_it_ended(letters: DeadLetters) -> None:
     delivery = dead("m1")
     await letters.record(delivery, "HTTP 404", NOT_FOUND)
-    [letter] = await letters.list()
+    [letter] = await letters.page()
     assert letter == await letters.get(letter.number)
     assert (letter.message_id, letter.queue, letter.group, letter.body) == ("m1", "q", "g", delivery.body)
     assert (letter.reason, letter.status, letter.excerpt) == ("HTTP 404", 404, "no such order")
@@ -46,7 +47,7 @@ async def test_an_unreadable_body_is_kept_as_it_is(letters: DeadLetters) -> None
     delivery = Delivery("q-1", 1, b"\xff{", "g")
     delivery.source = RecordingSource()
     await letters.record(delivery, "not JSON", None)
-    [letter] = await letters.list()
+    [letter] = await letters.page()
     assert (letter.message_id, letter.body, letter.status) == ("", "\\xff{", None)
 
 
@@ -57,8 +58,8 @@ async def test_letters_survive_a_restart_and_can_be_paged(tmp_path: Path) -> Non
         await letters.record(dead(name), "HTTP 404", NOT_FOUND)
         await letters.close()
     await (letters := DeadLetters(tmp_path / "dead.db", SetClock())).open()
-    first = await letters.list(limit=2)
-    rest = await letters.list(limit=2, after=first[-1].number)
+    first = await letters.page(limit=2)
+    rest = await letters.page(limit=2, after=first[-1].number)
     assert [letter.message_id for letter in first + rest] == ["m1", "m2", "m3"]
     assert await letters.count() == 3
     await letters.close()
@@ -78,7 +79,7 @@ async def test_replaying_all_publishes_in_order_and_forgets_the_letters(letters:
 
 async def test_a_letter_of_an_unknown_queue_is_kept_and_says_so(letters: DeadLetters) -> None:
     await letters.record(dead("m1"), "HTTP 404", NOT_FOUND)
-    [letter] = await letters.list()
+    [letter] = await letters.page()
     with pytest.raises(UnknownQueueError, match="'q' is not known here"):
         await letters.replay(letter, {})
     assert await letters.count() == 1
@@ -87,8 +88,23 @@ async def test_a_letter_of_an_unknown_queue_is_kept_and_says_so(letters: DeadLet
 async def test_purging_removes_one_or_all(letters: DeadLetters) -> None:
     for name in ("m1", "m2", "m3"):
         await letters.record(dead(name), "HTTP 404", NOT_FOUND)
-    [first, *_] = await letters.list()
+    [first, *_] = await letters.page()
     assert await letters.purge(first.number)
     assert not await letters.purge(first.number)
     assert await letters.get(first.number) is None
-    assert await letters.purge_all() == 2
+    assert sum([count async for count in letters.purge_all()]) == 2
+
+
+async def test_a_body_that_is_not_text_stays_when_the_others_are_replayed(letters: DeadLetters) -> None:
+    binary = Delivery("q-1", 1, b"\xff\x00", "g")
+    binary.source = RecordingSource(name="q")
+    await letters.record(binary, "HTTP 404", None)
+    await letters.record(dead("m1"), "HTTP 404", NOT_FOUND)
+    queue = MemoryQueue("q", SetClock())
+    await queue.open()
+    assert [count async for count in letters.replay_all({"q": queue})] == [1]
+    [left] = await letters.page()
+    assert (left.body, left.is_text) == ("\\xff\x00", False)
+    with pytest.raises(InvalidMessageError, match="the body is not UTF-8 text"):
+        await letters.replay(left, {"q": queue})
+    assert await letters.count() == 1

@@ -2,10 +2,10 @@ import socket
 
 import pytest
 
-from flowcatalyst.delivery.contract import Target, parse_target
-from flowcatalyst.delivery.egress import EgressGuard, Resolver, address_is_public
-from flowcatalyst.delivery.resolver import Address
-from flowcatalyst.errors import ConfigurationError, ConnectError, TargetRefusedError
+from flowcatalyst.core.errors import ConfigurationError, ConnectError, TargetRefusedError
+from flowcatalyst.core.targets import Target, parse_target
+from flowcatalyst.http.egress import EgressGuard, Resolver, address_is_public
+from flowcatalyst.http.resolver import Address
 
 V4, V6 = int(socket.AF_INET), int(socket.AF_INET6)
 PUBLIC = (

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.message import Delivery, MessagePointer, Settled
-from flowcatalyst.operations.watch import LeaseKeeper
+from flowcatalyst.core.message import Delivery, MessagePointer, Settled
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
-from flowcatalyst.queues.settle import Settler
-from flowcatalyst.routing.tracker import InFlightTracker
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore
+from flowcatalyst.router.settler import Settler
+from flowcatalyst.router.tracker import InFlightTracker
+from flowcatalyst.router.watch import LeaseKeeper
 from tests.support.clocks import SteppedClock
 from tests.support.embedded import bodies, grouped, take
 

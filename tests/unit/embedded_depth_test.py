@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.message import Delivery
-from flowcatalyst.queues import embedded_jobs
+from flowcatalyst.core.message import Delivery, Settled
 from flowcatalyst.queues.contract import Depth, Outgoing
-from flowcatalyst.queues.embedded import EmbeddedQueue
+from flowcatalyst.queues.embedded import jobs as embedded_jobs
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue
 from tests.support.clocks import SetClock
 from tests.support.embedded import another, grouped, instructions, opened, take
 
 EACH_MESSAGE = """
     SELECT count(*),
       count(l.owner IS NOT NULL AND l.due > :now AND m.seq <= l.leased_to AND m.given_back <> l.epoch OR NULL),
-      count(m.visible_at > :now OR NULL)
+      count(m.seq <= l.leased_to AND m.given_back = l.epoch AND m.visible_at NOT NULL AND (l.due > :now OR EXISTS (
+        SELECT 1 FROM messages WHERE lane = l.id AND seq <= l.leased_to AND visible_at > :now)) OR NULL)
     FROM lanes AS l CROSS JOIN messages AS m ON m.lane = l.id WHERE l.queue = :queue"""
 
 
@@ -69,12 +70,38 @@ async def test_depth_is_what_a_look_at_each_message_gives(tmp_path: Path, seed: 
     assert len(walk.seen) == 6
 
 
+async def test_a_receipt_from_before_a_message_moved_to_a_lane_of_its_own_is_stale(tmp_path: Path) -> None:
+    async with opened(tmp_path / "queue.db", SetClock()) as queue:
+        await queue.publish(grouped("a1"))
+        before = await take(queue)
+        await queue.nack(before, 0, unlock=True)
+        after = await take(queue)  # of its own lane, the first lease too
+        assert await queue.nack([*before, *after], 5, unlock=True) == [Settled.GONE, Settled.OK]
+        assert await queue.depth() == Depth(0, 0, 1)
+
+
 async def test_depth_counts_what_other_processes_publish_and_remove(tmp_path: Path) -> None:
     clock = SetClock()
     async with opened(tmp_path / "queue.db", clock) as one, opened(tmp_path / "queue.db", clock) as other:
         await other.publish(grouped("a1", "b1", "c1"))
         await one.ack(await take(one, 1))
         assert await one.depth() == await other.depth() == Depth(2, 0, 0)
+
+
+async def test_cost_of_depth_does_not_grow_with_what_is_leased_or_delayed(tmp_path: Path) -> None:
+    async with opened(tmp_path / "queue.db", SetClock()) as queue:
+        costs = []
+        for size in (100, 5_000):
+            sized = await another(queue.store, f"hidden {size}")
+            await sized.publish([Outgoing("x") for _ in range(2 * size)])
+            held: list[Delivery] = []
+            while len(held) < 2 * size:
+                held += await take(sized)
+            await sized.nack(held[size:], 60)
+            assert await sized.depth() == Depth(0, size, size)
+            job = partial(embedded_jobs.depth, queue=sized.name, now=queue.store.now())
+            costs.append(await instructions(sized, job))
+        assert costs[1] < costs[0] * 1.1
 
 
 async def test_cost_of_depth_does_not_grow_with_what_waits(tmp_path: Path) -> None:

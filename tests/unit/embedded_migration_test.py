@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.errors import StorageError
-from flowcatalyst.message import Delivery
+from flowcatalyst.core.errors import StorageError
+from flowcatalyst.core.message import Delivery
 from flowcatalyst.queues.contract import Depth, Outgoing
-from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
-from flowcatalyst.queues.embedded_store import SCHEMA, VERSION
+from flowcatalyst.queues.embedded.migrations import STEPS
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore
 from tests.support.clocks import SetClock
 from tests.support.demands import SetDemand
 from tests.support.embedded import another, bodies, opened, take
 
-OLD = Path(__file__).parent / "data" / "embedded_version_1.sql"
+DATA = Path(__file__).parent / "data"
 
 
 @pytest.fixture
@@ -28,9 +28,13 @@ def clock() -> SetClock:
 
 @pytest.fixture
 def old_file(tmp_path: Path) -> Path:
-    path = tmp_path / "queue.db"
+    return saved(tmp_path / "queue.db", 1)
+
+
+def saved(path: Path, version: int) -> Path:
+    """A file as the code of that version left it when it was killed."""
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(OLD.read_text())
+        connection.executescript((DATA / f"embedded_version_{version}.sql").read_text())
     return path
 
 
@@ -51,12 +55,6 @@ def tables(path: Path) -> list[tuple[str, str]]:
         return sorted(connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"))
 
 
-async def test_an_old_file_has_the_tables_of_a_new_one_afterwards(old_file: Path, clock: SetClock) -> None:
-    async with opened(old_file, clock), opened(old_file.with_name("new.db"), clock):
-        assert tables(old_file) == tables(old_file.with_name("new.db"))
-    assert "IF NOT EXISTS lanes" in SCHEMA.read_text()
-
-
 async def test_an_old_file_drains_in_order(old_file: Path, clock: SetClock) -> None:
     async with opened(old_file, clock) as queue:
         assert (await queue.depth()).waiting == 11
@@ -72,6 +70,27 @@ async def test_an_old_file_drains_in_order(old_file: Path, clock: SetClock) -> N
         assert (first.failures, first.receive_count) == (3, 2)
         await queue.ack([first, second])
         assert await queue.depth() == Depth(0, 0, 1)
+        assert await drained(await another(queue.store, "other")) == ["o1"]
+
+
+@pytest.mark.parametrize(("version", "store"), [(2, "25dd2622"), (3, "951d0fa6")])
+async def test_a_file_of_a_later_version_goes_on_where_it_was(
+    tmp_path: Path, clock: SetClock, version: int, store: str
+) -> None:
+    async with opened(saved(tmp_path / "queue.db", version), clock) as queue:
+        assert await queue.depth() == Depth(waiting=10, leased=0, delayed=3)
+        assert (await queue.publish([Outgoing("again", "t", "once")]))[0].broker_id == f"embedded-{store}-21"
+        seen = await drained(queue)
+        for group, expected in {"l": ["l1", "l2", "l3"], "r": ["r1", "r2", "r3"], "u": ["u2"], "x": ["x1"]}.items():
+            assert [name for name in seen if name.startswith(group)] == expected
+        assert {"", "t2"} <= set(seen)
+        clock.now += 20
+        assert await drained(queue) == ["u1"]
+        clock.now += 10
+        first, second = await take(queue)
+        assert (names([first, second]), first.failures, first.receive_count) == (["d1", "d2"], 3, 2)
+        await queue.ack([first, second])
+        assert await queue.depth() == Depth(0, 0, 0)
         assert await drained(await another(queue.store, "other")) == ["o1"]
 
 
@@ -113,6 +132,6 @@ async def test_a_file_that_an_older_process_has_open_is_left_alone(old_file: Pat
 async def test_a_file_of_a_newer_version_is_refused(tmp_path: Path, clock: SetClock) -> None:
     path = tmp_path / "queue.db"
     with closing(sqlite3.connect(path)) as connection:
-        connection.execute(f"PRAGMA user_version={VERSION + 1}")
+        connection.execute(f"PRAGMA user_version={len(STEPS) + 1}")
     with pytest.raises(StorageError, match=r"queue\.db was made by a newer version of FlowCatalyst"):
         await EmbeddedQueue(EmbeddedStore(path, clock), "orders").open()

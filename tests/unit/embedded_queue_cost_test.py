@@ -10,13 +10,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flowcatalyst.message import Delivery, Settled
-from flowcatalyst.queues import embedded_jobs, embedded_lanes, embedded_take
-from flowcatalyst.queues.contract import Outgoing, Room
-from flowcatalyst.queues.embedded import EmbeddedQueue
+from flowcatalyst.core.message import Delivery, Settled
+from flowcatalyst.queues.contract import Depth, FreeCapacity, Outgoing
+from flowcatalyst.queues.embedded import jobs as embedded_jobs
+from flowcatalyst.queues.embedded import lanes as embedded_lanes
+from flowcatalyst.queues.embedded import take as embedded_take
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue
 from tests.support.clocks import SetClock
 from tests.support.embedded import another, bodies, instructions, opened, take
 
@@ -38,7 +40,8 @@ async def queue(tmp_path: Path, clock: SetClock) -> AsyncIterator[EmbeddedQueue]
 def plans(connection: sqlite3.Connection) -> list[str]:
     constants = [item for module in (embedded_jobs, embedded_lanes, embedded_take) for item in vars(module).items()]
     hot = [
-        value
+        value.replace("{delays}", delays)
+        for delays in embedded_lanes.Delays
         for name, value in constants
         if isinstance(value, str)
         and name[0] == "_"
@@ -46,7 +49,7 @@ def plans(connection: sqlite3.Connection) -> list[str]:
         and name not in ("_OF_ONE_POOL", "_OWNED", "_ALL_BY_DEFAULT")
     ]
     hot += [embedded_take.ready_messages(part, 2) for part in (embedded_take.SHARES, embedded_take.MORE)]
-    assert len(hot) > 20
+    assert len(hot) > 40
     found = []
     for statement in hot:
         named = set(re.findall(r":(\w+)", statement))
@@ -62,9 +65,9 @@ async def test_no_statement_walks_a_whole_table_or_sorts(queue: EmbeddedQueue) -
     assert not [step for step in steps if "TEMP B-TREE" in step]
 
 
-async def cost_of_take_and_ack(queue: EmbeddedQueue, room: Room | None = None) -> int:
+async def cost_of_take_and_ack(queue: EmbeddedQueue, free_capacity: FreeCapacity | None = None) -> int:
     def work(connection: sqlite3.Connection) -> None:
-        taken = embedded_take.take(connection, queue.name, 20, "me", queue.store.now(), 60, room)
+        taken = embedded_take.take(connection, queue.name, 20, "me", queue.store.now(), 60, free_capacity)
         assert len(taken.messages) == 20
         receipts = [message.receipt for message in taken.messages]
         embedded_jobs.nack(connection, queue.name, [(receipt, 0) for receipt in receipts[:5]], queue.store.now(), 5)
@@ -108,7 +111,7 @@ async def test_cost_does_not_grow_with_the_backlog_of_a_pool_without_room(queue:
         sized = await another(queue.store, f"full pool {size}")
         await sized.publish([Outgoing('{"poolCode": "FULL"}', f"g{n % (size // 5)}") for n in range(size)])
         await sized.publish([Outgoing('{"poolCode": "IDLE"}', f"h{n % 4}") for n in range(40)])
-        costs.append(await cost_of_take_and_ack(sized, Room({"FULL": 0, "IDLE": 100})))
+        costs.append(await cost_of_take_and_ack(sized, FreeCapacity({"FULL": 0, "IDLE": 100})))
     assert costs[1] < costs[0] * 1.2
 
 
@@ -118,7 +121,7 @@ async def test_cost_does_not_grow_with_the_number_of_pools_that_messages_name(qu
         sized = await another(queue.store, f"codes {size}")
         await sized.publish([Outgoing(f'{{"poolCode": "P{n}"}}', f"g{n}") for n in range(size)])
         await sized.publish([Outgoing('{"poolCode": "IDLE"}', f"h{n % 4}") for n in range(40)])
-        costs.append(await cost_of_take_and_ack(sized, Room({"IDLE": 100})))
+        costs.append(await cost_of_take_and_ack(sized, FreeCapacity({"IDLE": 100})))
     assert costs[1] < costs[0] * 1.2
 
 
@@ -127,8 +130,16 @@ async def test_cost_of_looking_for_nothing_does_not_grow_with_what_there_is_no_r
     for size in (100, 20_000):
         sized = await another(queue.store, f"no room {size}")
         await sized.publish([Outgoing('{"poolCode": "FULL"}', f"g{n}") for n in range(size)])
-        room = Room({"FULL": 0, "IDLE": 100})
-        look = partial(embedded_take.take, queue=sized.name, limit=20, owner="me", now=0.0, visibility_s=60, room=room)
+        free_capacity = FreeCapacity({"FULL": 0, "IDLE": 100})
+        look = partial(
+            embedded_take.take,
+            queue=sized.name,
+            limit=20,
+            owner="me",
+            now=0.0,
+            visibility_s=60,
+            free_capacity=free_capacity,
+        )
         costs.append(await instructions(sized, look))
     assert costs[1] < costs[0] * 1.2
 
@@ -143,26 +154,36 @@ class Model:
         self.messages: list[dict[str, Any]] = []
 
     def publish(self, body: str, group: str) -> None:
-        self.messages.append({"body": body, "lane": group, "hidden_until": 0.0})
+        self.messages.append({"body": body, "lane": group, "hidden_until": 0.0, "delayed": False})
 
     def receive(self, now: float) -> list[str]:
         locked = {message["lane"] for message in self.messages if message["hidden_until"] > now}
         taken = [message for message in self.messages if message["lane"] not in locked]
         for message in taken:
-            message["hidden_until"] = now + 60
+            message.update(hidden_until=now + 60, delayed=False)
         return [message["body"] for message in taken]
 
     def by_lane(self, bodies: Sequence[str]) -> dict[str, list[str]]:
         lanes = {message["body"]: message["lane"] for message in self.messages}
         return {lane: [body for body in bodies if lanes[body] == lane] for lane in set(lanes.values())}
 
-    def settle(self, body: str, hidden_until: float | None, *, unlock: bool) -> None:
+    def ack(self, body: str) -> None:
+        self.messages.remove(self.find(body))
+
+    def nack(self, body: str, now: float, delay_s: float, *, unlock: bool) -> None:
+        message = self.find(body)
+        message.update(hidden_until=now + delay_s, delayed=delay_s > 0, lane=body if unlock else message["lane"])
+
+    def find(self, body: str) -> dict[str, Any]:
         (message,) = [message for message in self.messages if message["body"] == body]
-        if hidden_until is None:
-            self.messages.remove(message)
-            return
-        message["hidden_until"] = hidden_until
-        message["lane"] = body if unlock else message["lane"]
+        return message
+
+    def depth(self, now: float) -> Depth:
+        """What was given back with a delay counts as delayed for as long as anything locks its lane."""
+        locked = {message["lane"] for message in self.messages if message["hidden_until"] > now}
+        delayed = [message for message in self.messages if message["delayed"] and message["lane"] in locked]
+        leased = [message for message in self.messages if message["hidden_until"] > now and not message["delayed"]]
+        return Depth(len(self.messages) - len(leased) - len(delayed), len(leased), len(delayed))
 
 
 ACTIONS = st.one_of(
@@ -190,15 +211,24 @@ async def follow(queue: EmbeddedQueue, clock: SetClock, actions: Sequence[tuple[
         elif held:
             body = list(held)[argument % len(held)]
             delivery = held.pop(body)
-            hidden_until = None if action == "ack" else clock.now + argument
-            model.settle(body, hidden_until, unlock=action == "unlock")
-            settle = queue.ack if action == "ack" else partial(queue.nack, delay_s=argument, unlock=action == "unlock")
-            assert await settle([delivery]) == [Settled.OK]
-    assert (await queue.depth()).waiting == sum(message["hidden_until"] <= clock.now for message in model.messages)
+            if action == "ack":
+                model.ack(body)
+                assert await queue.ack([delivery]) == [Settled.OK]
+            else:
+                unlock = action == "unlock"
+                model.nack(body, clock.now, argument, unlock=unlock)
+                assert await queue.nack([delivery], delay_s=argument, unlock=unlock) == [Settled.OK]
+        assert await queue.depth() == model.depth(clock.now)
 
 
-@settings(max_examples=100, deadline=None)
+LEASE_OVER_ONE_GIVEN_BACK = [("publish", "a"), ("publish", "a"), ("receive", None), ("advance", 70.0), ("nack", 1)]
+TWO_DELAYS = [("publish", "a"), ("publish", "a"), ("receive", None), ("nack", 2), ("nack", 9), ("advance", 5.0)]
+
+
+@settings(deadline=None)
 @given(actions=st.lists(ACTIONS, max_size=40))
+@example(actions=LEASE_OVER_ONE_GIVEN_BACK)
+@example(actions=TWO_DELAYS)
 def test_it_behaves_like_the_simple_model(actions: list[tuple[str, Any]]) -> None:
     async def run(folder: str) -> None:
         clock = SetClock()

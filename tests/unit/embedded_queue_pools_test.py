@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.message import DEFAULT_POOL, UNREADABLE, pool_code_of
+from flowcatalyst.core.message import DEFAULT_POOL, UNREADABLE, pool_code_of
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.queues.embedded import EmbeddedQueue
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue
 from tests.support.clocks import SetClock
 from tests.support.demands import SetDemand
 from tests.support.embedded import bodies, opened, take
@@ -247,3 +247,21 @@ async def test_room_is_asked_for_again_before_each_look(queue: EmbeddedQueue) ->
     assert not receiving.done()
     demand.grow(A=1)
     assert len(await receiving) == 1
+
+
+async def test_all_messages_of_a_queue_for_one_pool_are_taken_as_that_has_capacity(
+    tmp_path: Path, clock: SetClock, queue: EmbeddedQueue
+) -> None:
+    """Whatever pool they name, or none at all, and whoever published them."""
+    raw = EmbeddedQueue(queue.store, queue.name, pool="P")
+    await raw.open()
+    await queue.publish([*for_pool("OTHER", "a1", "e1"), *for_pool("P", "b1"), Outgoing("<xml/>", "c")])
+    await raw.publish([Outgoing("<more/>", "d")])
+    assert await raw.receive(10, 0, SetDemand(9, P=0, OTHER=9)) == []
+    assert (await raw.waiting_for("P", 100), await raw.waiting_for("OTHER", 100)) == (5, 0)
+    taken = await raw.receive(10, 0, SetDemand(P=3, OTHER=0))
+    assert len(taken) == 3
+    rest = await raw.receive(10, 0, SetDemand(P=9))
+    assert sorted(bodies([*taken, *rest]))[0] == "<more/>"
+    assert len(rest) == 2
+    await raw.close()

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
-from flowcatalyst.message import MAX_BODY_BYTES, Settled
-from flowcatalyst.queues import embedded_lanes
+from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
+from flowcatalyst.core.message import MAX_BODY_BYTES, Settled
 from flowcatalyst.queues.contract import Depth, Outgoing, Publisher, Queue
-from flowcatalyst.queues.embedded import EmbeddedQueue
+from flowcatalyst.queues.embedded import lanes as embedded_lanes
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue
 from tests.support.clocks import SetClock
 from tests.support.embedded import another, bodies, grouped, opened, take
 
@@ -234,7 +234,7 @@ async def test_an_extended_lease_keeps_its_group_locked(queue: EmbeddedQueue, cl
     assert bodies(await take(queue)) == ["a1", "a2"]
 
 
-async def test_extending_does_not_lease_what_was_given_back(queue: EmbeddedQueue) -> None:
+async def test_extending_does_not_lease_what_was_nacked(queue: EmbeddedQueue) -> None:
     await queue.publish(grouped("a1"))
     (delivery,) = await take(queue)
     lease_until = delivery.lease_until
@@ -322,3 +322,13 @@ async def test_empty_calls_do_nothing(queue: EmbeddedQueue) -> None:
         await queue.extend([], 1),
     ]
     assert results == [[], [], [], []]
+
+
+async def test_a_file_that_cannot_be_written_any_more_is_closed_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "queue.db"
+    async with opened(path, SetClock()) as queue:
+        await queue.publish([Outgoing("x", "a")])
+        assert bodies(await take(queue)) == ["x"]
+        await queue.store.writer.read_in_turn(lambda connection: connection.execute("PRAGMA query_only = 1"))
+    async with opened(path, SetClock()) as again:  # who left without a word counts as dead
+        assert bodies(await take(again)) == ["x"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from flowcatalyst.errors import QueueUnavailableError, StorageError
-from flowcatalyst.message import Delivery
+from flowcatalyst.core.errors import QueueUnavailableError, StorageError
+from flowcatalyst.core.message import Delivery
 from flowcatalyst.queues.contract import Depth, Outgoing
-from flowcatalyst.queues.embedded import EmbeddedQueue, EmbeddedStore
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore
 from tests.support.clocks import SetClock
 from tests.support.embedded import another, bodies, grouped, opened, take
 

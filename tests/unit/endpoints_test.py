@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowcatalyst.delivery.mediator import endpoint_of, origin_of
-from flowcatalyst.errors import ConnectError, RequestTimeoutError
-from flowcatalyst.message import Outcome
-from flowcatalyst.routing.breaker import Breakers, BreakerState
-from flowcatalyst.routing.endpoints import GATES_LOOKED_AT, HANGS_S, Endpoints, Gate
-from flowcatalyst.routing.policy import interpret, interpret_failure
+from flowcatalyst.core.errors import ConnectError, RequestTimeoutError
+from flowcatalyst.core.message import Outcome
+from flowcatalyst.core.targets import endpoint_of, origin_of
+from flowcatalyst.http.interpret import interpret, interpret_failure
+from flowcatalyst.router.breaker import Breakers, BreakerState
+from flowcatalyst.router.endpoints import GATES_LOOKED_AT, HANGS_S, Endpoints, Gate
 
 SLOTS = 20
 HOST = "http://host.test"

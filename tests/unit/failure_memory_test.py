@@ -1,8 +1,8 @@
 import pytest
 
-from flowcatalyst.message import Delivery
-from flowcatalyst.routing import failure_memory
-from flowcatalyst.routing.failure_memory import FailureMemory
+from flowcatalyst.core.message import Delivery
+from flowcatalyst.router import failure_memory
+from flowcatalyst.router.failure_memory import FailureMemory
 from tests.support.deliveries import delivery
 
 

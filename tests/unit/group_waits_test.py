@@ -1,45 +1,13 @@
 """What a group waits for besides a slot and a hold: a gate, an ack, or a message that has to come back."""
 
-from collections.abc import Iterable
-from functools import partial
-
 import pytest
 
-from flowcatalyst.message import Delivery, DispatchMode
-from flowcatalyst.routing.groups import FailureScope, GroupScheduler, Place
-from tests.support import deliveries
+from flowcatalyst.core.message import Delivery
+from flowcatalyst.router.groups import FailureScope, GroupScheduler, Place
 from tests.support.deliveries import UNORDERED, RecordingSource
+from tests.support.groups import EMPTY, IMMEDIATE, delivery, ids, run_dry, scheduler_with, take
 
-delivery = partial(deliveries.delivery, source=RecordingSource())  # all of one queue unless a test says otherwise
 OTHER_QUEUE = RecordingSource(UNORDERED, name="other-queue")
-IMMEDIATE = DispatchMode.IMMEDIATE
-EMPTY = "<GroupScheduler in_flight=0 buffered=0 empty>"
-
-
-def scheduler_with(*messages: Delivery) -> GroupScheduler:
-    scheduler = GroupScheduler()
-    for message in messages:
-        scheduler.submit(message)
-    return scheduler
-
-
-def ids(messages: Iterable[Delivery]) -> list[str]:
-    return [message.pointer.id for message in messages]
-
-
-def take(scheduler: GroupScheduler) -> Delivery:
-    message = scheduler.take()
-    assert message is not None, f"nothing ready in {scheduler!r}"
-    return message
-
-
-def run_dry(scheduler: GroupScheduler) -> list[str]:
-    """Take and finish one message after the other until nothing may start."""
-    taken: list[str] = []
-    while (message := scheduler.take()) is not None:
-        taken.append(message.pointer.id)
-        scheduler.finish(message)
-    return taken
 
 
 def again(message: Delivery) -> Delivery:
@@ -275,7 +243,7 @@ class TestReturn:
         scheduler.submit(again(first))
         assert run_dry(scheduler) == ["m1", "n2"]
 
-    @pytest.mark.parametrize("ends", ["hold", "wait_at", "put_back"])
+    @pytest.mark.parametrize("ends", ["hold", "wait_at", "unstart"])
     def test_message_that_returns_while_another_one_is_in_flight_comes_right_behind_it(self, ends: str) -> None:
         scheduler = scheduler_with(delivery("x", "g", broker_id="x"))
         scheduler.fail(take(scheduler), FailureScope.GROUP, back_by=30.0)
@@ -283,7 +251,7 @@ class TestReturn:
         busy = take(scheduler)
         scheduler.submit(delivery("z", "g", broker_id="z"))
         scheduler.submit(delivery("x", "g", broker_id="x"))
-        more = {"hold": (0.0,), "wait_at": ("gate",), "put_back": ()}
+        more = {"hold": (0.0,), "wait_at": ("gate",), "unstart": ()}
         getattr(scheduler, ends)(busy, *more[ends])
         scheduler.end_holds(1.0)
         scheduler.open("gate", 1)

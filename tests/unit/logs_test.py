@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import structlog
 
-from flowcatalyst.message import ACK, Delivery, MessagePointer, Retry, encode_pointer
-from flowcatalyst.observe import logs
-from flowcatalyst.observe.block_writer import BlockWriter
-from flowcatalyst.observe.logs import AttemptLogger, LineSink, LogFormat, close_logs, configure_logs
-from flowcatalyst.routing.policy import interpret
+from flowcatalyst.core import logs
+from flowcatalyst.core.block_writer import BlockWriter
+from flowcatalyst.core.logs import AttemptLogger, LineSink, LogFormat, close_logs, configure_logs
+from flowcatalyst.core.message import ACK, Delivery, MessagePointer, Retry, encode_pointer
+from flowcatalyst.http.interpret import interpret
 from tests.support.clocks import SetClock
 from tests.support.deliveries import RecordingSource
 

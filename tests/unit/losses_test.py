@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from flowcatalyst.queues.contract import Depth
-from flowcatalyst.queues.nats_losses import LossWatch
-from flowcatalyst.queues.sqs_memory import VanishWatch
+from flowcatalyst.queues.nats.losses import LossWatch
+from flowcatalyst.queues.sqs.memory import VanishWatch
 
 
 def state(seq: int, deliveries: int, pending: int, created: str = "noon", **config: str) -> dict[str, Any]:

@@ -8,20 +8,20 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 import typer
-import yaml  # type: ignore[import-untyped]
 from litestar import Litestar
 
-from flowcatalyst import engine
-from flowcatalyst.app import NOTIFY_AT_STOP_S, App
+from flowcatalyst.api.access import PROBES
+from flowcatalyst.api.asgi import build_api
+from flowcatalyst.api.server import STOP_PATIENCE_S
+from flowcatalyst.app.router import NOTIFY_AT_STOP_S, App
 from flowcatalyst.cli.main import EXIT_BAD_SETTINGS, EXIT_FAILED, cli
-from flowcatalyst.config import CONFIG_URL_VARIABLE, Settings, describe_settings
-from flowcatalyst.observe.metrics import StoredFigures, lines
-from flowcatalyst.operations.redis_lock import CALL_TIMEOUT_S
-from flowcatalyst.operations.router_config import parse
-from flowcatalyst.operations.warnings import WarningCode
-from flowcatalyst.web.access import PROBES
-from flowcatalyst.web.asgi import build_api
-from flowcatalyst.web.server import STOP_PATIENCE_S
+from flowcatalyst.control import environment
+from flowcatalyst.control.redis_lock import CALL_TIMEOUT_S
+from flowcatalyst.control.router_config import parse
+from flowcatalyst.control.settings import Settings, describe_settings
+from flowcatalyst.core.message import DEFAULT_POOL
+from flowcatalyst.core.warnings import WarningCode
+from flowcatalyst.router import engine
 
 ROOT = Path(__file__).parent.parent.parent
 OPERATIONS = ROOT / "docs" / "operations.md"
@@ -143,7 +143,7 @@ def test_the_image_and_its_manual_use_variables_of_settings_that_exist() -> None
     for path in (ROOT / "Dockerfile", OPERATIONS):
         for variable in re.findall(r"FLOWCATALYST_[A-Z_]+", path.read_text()):
             assert variable in known, f"{path.name} names {variable}"
-    assert CONFIG_URL_VARIABLE in OPERATIONS.read_text()
+    assert environment.CONFIG_URL in OPERATIONS.read_text()
 
 
 def test_the_health_check_of_the_image_asks_an_open_probe(dockerfile: list[tuple[str, str]]) -> None:
@@ -175,33 +175,6 @@ def test_the_manual_names_every_warning_code() -> None:
         assert f"`{code}`" in text, f"docs/operations.md does not explain {code}"
 
 
-def yaml_of_manual(key: str) -> dict[str, object]:
-    """The one YAML example of the manual that has this key."""
-    found = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", OPERATIONS.read_text(), re.DOTALL)]
-    (document,) = [one for one in found if key in one]
-    assert isinstance(document, dict)
-    return document
-
-
-def test_alert_rules_of_the_manual_use_metrics_that_exist(tmp_path: Path) -> None:
-    names: set[str] = set()
-    text = "".join(lines(App(Settings(data_dir=tmp_path)), StoredFigures()))
-    for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
-        names |= {name + suffix for suffix in (("_bucket", "_count", "_sum") if kind == "histogram" else ("",))}
-    used = re.findall(r"flowcatalyst_[a-z_0-9]+", json.dumps(yaml_of_manual("groups")))
-    assert used
-    assert set(used) <= names
-
-
-def test_probes_of_the_manual_ask_open_probes_and_wait_for_a_drain() -> None:
-    text = json.dumps(yaml_of_manual("spec"))
-    paths = re.findall(r'"path": "([^"]+)"', text)
-    assert paths
-    assert set(paths) <= PROBES
-    (grace_s,) = re.findall(r'"terminationGracePeriodSeconds": (\d+)', text)
-    assert int(grace_s) > STOP_LIMIT_S
-
-
 def test_the_configuration_of_the_manual_can_be_used() -> None:
     (document,) = [
         block for block in re.findall(r"```json\n(.*?)```", OPERATIONS.read_text(), re.DOTALL) if "queueUri" in block
@@ -210,3 +183,19 @@ def test_the_configuration_of_the_manual_can_be_used() -> None:
     assert problems == []
     assert list(config.pools) == ["DEFAULT-POOL", "PAYMENTS"]
     assert list(config.queues) == ["default", "payments"]
+
+
+def test_files_that_commands_of_the_readme_name_are_there() -> None:
+    text = (ROOT / "README.md").read_text()
+    commands = [line for line in text.splitlines() if re.match(r"(?:\.venv/bin/)?flowcatalyst \w", line)]
+    named = [name for line in commands for name in re.findall(r" ([\w./-]+\.(?:json|toml|jsonl))\b", line)]
+    assert len(named) >= 2
+    for name in named:
+        assert (ROOT / name).is_file(), f"the README names {name}"
+
+
+def test_the_example_of_a_router_configuration_can_be_used() -> None:
+    config, problems = parse((ROOT / "examples" / "router.json").read_bytes(), "the example")
+    assert problems == []
+    assert DEFAULT_POOL in config.pools
+    assert config.queues

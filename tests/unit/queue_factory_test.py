@@ -3,22 +3,25 @@
 import sys
 from collections.abc import Iterator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flowcatalyst.cli.way_in import StraightWayIn
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.config import EmbeddedSettings, Settings
-from flowcatalyst.errors import ConfigurationError
-from flowcatalyst.operations.router_config import QueueConfig
-from flowcatalyst.queue_factory import QueueFactory
-from flowcatalyst.queues import activemq, nats
-from flowcatalyst.queues.activemq import AmqpLogin
+from flowcatalyst.cli.queue_access import StraightWayIn
+from flowcatalyst.control.settings import Settings
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.errors import ConfigurationError
+from flowcatalyst.queues.amqp import queue as activemq
+from flowcatalyst.queues.amqp.queue import AmqpLogin
 from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.queues.embedded import EmbeddedQueue
-from flowcatalyst.queues.embedded_store import EmbeddedStore
-from flowcatalyst.queues.nats import NatsLogin
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue
+from flowcatalyst.queues.embedded.store import EmbeddedStore
+from flowcatalyst.queues.factory import QueueFactory
+from flowcatalyst.queues.nats import queue as nats
+from flowcatalyst.queues.nats.queue import NatsLogin
+from flowcatalyst.queues.raw import RawConfig
+from flowcatalyst.queues.settings import EmbeddedSettings, QueueConfig
 
 EMBEDDED = QueueConfig("orders", "embedded:orders")
 SQS = QueueConfig("bills", "https://sqs.us-east-1.amazonaws.com/123456789012/bills.fifo")
@@ -27,7 +30,8 @@ NATS = QueueConfig("events", "nats://127.0.0.1:9/EVENTS?consumer=router")
 NATS_TLS = QueueConfig("events", "tls://127.0.0.1:9/EVENTS?consumer=router")
 AMQP = QueueConfig("jobs", "amqp://127.0.0.1:9/jobs")
 AMQPS = QueueConfig("jobs", "amqps://127.0.0.1:9/jobs")
-BROKERS = [SQS, SQS_BY_NAME, NATS, NATS_TLS, AMQP, AMQPS]
+POSTGRES = QueueConfig("tasks", "postgresql://127.0.0.1:9/shop?queue=tasks")
+BROKERS = [SQS, SQS_BY_NAME, NATS, NATS_TLS, AMQP, AMQPS, POSTGRES]
 
 
 @pytest.fixture
@@ -59,11 +63,11 @@ async def test_every_kind_of_queue_can_be_made_and_opened_without_its_broker(
     ("uri", "said"),
     [
         ("kafka://h/q", "has no known scheme"),
-        ("embedded:", "names no queue"),
-        ("sqs://a.b", "names no queue that SQS could have"),
-        ("https://sqs.us-east-1.amazonaws.com/bills", "is no SQS queue URL"),
+        ("embedded:", "has no queue name"),
+        ("sqs://a.b", "has an invalid SQS queue name"),
+        ("https://sqs.us-east-1.amazonaws.com/bills", "is not an SQS queue URL"),
         ("nats://h/S", "has no consumer"),
-        ("amqp://h", "names no queue"),
+        ("amqp://h", "has no queue name"),
         ("amqp://user:s3cret@h/q", "has an @"),
     ],
 )
@@ -80,24 +84,40 @@ async def test_a_queue_that_cannot_be_made_is_named_with_the_reason(folder: Path
     assert factory.publishers == {}
 
 
-def test_without_the_package_of_activemq_its_queues_say_what_to_install(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("config", "ours", "hidden", "said"),
+    [
+        (SQS, "sqs", "aiobotocore", "queue bills: SQS needs the package aiobotocore: "),
+        (SQS, "sqs", "botocore", "queue bills: SQS needs the package aiobotocore: "),
+        (NATS, "nats", "nats", "queue events: NATS needs the package nats-py: "),
+        (AMQP, "amqp", "proton", "queue jobs: ActiveMQ needs the package python-qpid-proton, which is built with a C"),
+        (AMQP, "amqp", "cproton", "queue jobs: ActiveMQ needs the package python-qpid-proton, which is built with a C"),
+        (POSTGRES, "postgres", "asyncpg", "queue tasks: PostgreSQL needs the package asyncpg: "),
+    ],
+)
+def test_without_the_client_of_a_broker_its_queues_say_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, config: QueueConfig, ours: str, hidden: str, said: str
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith(("flowcatalyst.queues.a", "proton"))]:
-        if name != "flowcatalyst.queues.address":
+    for name in list(sys.modules):
+        if name.partition(".")[0] == hidden or name.startswith(
+            (f"flowcatalyst.queues.{ours}.", "flowcatalyst.storage.postgres", "proton")
+        ):
             monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "proton", None)
+    monkeypatch.setitem(sys.modules, hidden, None)
     factory = made(folder)
-    problem = factory.problem_with(AMQP)
-    assert problem.startswith("queue jobs: ActiveMQ needs the package python-qpid-proton")
-    assert "pip install 'flowcatalyst[activemq]'" in problem
-    assert factory.problem_with(NATS) == ""
+    problem = factory.problem_with(config)
+    assert problem.startswith(said)
+    extra, goal = ("activemq", "activemq") if ours == "amqp" else (ours, "extras")
+    assert problem.endswith(
+        f"pip install 'flowcatalyst[{extra}]', or in a checkout make {goal} (without make: pip install '.[{extra}]')"
+    )
+    assert factory.problem_with(EMBEDDED) == ""
 
 
 def test_another_import_that_fails_is_not_mistaken_for_a_missing_package(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "flowcatalyst.queues.activemq", None)
+    monkeypatch.setitem(sys.modules, "flowcatalyst.queues.amqp.queue", None)
     with pytest.raises(ImportError):
         made(folder).problem_with(AMQP)
 
@@ -205,3 +225,25 @@ async def test_logins_of_the_settings_reach_the_client_and_show_no_secret(
     assert [(login.user, login.password) for login in logins] == [("ann", "s3cret")] * 2
     assert "s3cret" not in repr(logins)
     assert "t0ken" not in repr(logins)
+
+
+@pytest.mark.parametrize("config", [EMBEDDED, *BROKERS], ids=lambda config: config.uri.partition(":")[0])
+def test_where_groups_come_from_the_body_the_router_keeps_their_order_itself(config: QueueConfig, folder: Path) -> None:
+    factory = made(folder)
+    raw = RawConfig("http://h/", "P")
+    factory.add_publishers([config])
+    as_usual = factory.publishers[config.name].capabilities
+    for one, keeps in ((raw, as_usual.ordered_redelivery), (replace(raw, group="$.g"), False)):
+        other = made(folder)
+        other.add_publishers([replace(config, raw=one)])
+        assert other.publishers[config.name].capabilities.ordered_redelivery is keeps
+
+
+async def test_an_embedded_queue_that_becomes_raw_is_another_one(tmp_path: Path) -> None:
+    factory = made(tmp_path)
+    pointers = await factory.open(EMBEDDED)
+    raw = await factory.open(replace(EMBEDDED, raw=RawConfig("http://h/", "P")))
+    assert isinstance(raw, EmbeddedQueue)
+    assert (raw.pool, raw is pointers, await factory.open(EMBEDDED) is pointers) == ("P", False, True)
+    await raw.close()
+    await pointers.close()

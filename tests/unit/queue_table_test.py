@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.config import Settings
-from flowcatalyst.operations.router_config import QueueConfig
-from flowcatalyst.queue_factory import QueueFactory
-from flowcatalyst.queues.contract import Capabilities
-from flowcatalyst.queues.embedded import EmbeddedQueue
-from flowcatalyst.queues.embedded_store import EmbeddedStore
+from flowcatalyst.control.settings import Settings
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.message import Capabilities
+from flowcatalyst.queues.contract import Batching
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue
+from flowcatalyst.queues.embedded.store import EmbeddedStore
+from flowcatalyst.queues.factory import QueueFactory
+from flowcatalyst.queues.settings import QueueConfig
 
 MANUAL = Path(__file__).parent.parent.parent / "docs" / "queues.md"
 URIS = {
@@ -19,6 +20,7 @@ URIS = {
     "SQS standard": "sqs://q?region=eu-west-1",
     "NATS JetStream": "nats://127.0.0.1/Q?consumer=router",
     "ActiveMQ": "amqp://127.0.0.1/q",
+    "PostgreSQL": "postgresql://127.0.0.1/shop?queue=q",
 }
 
 
@@ -35,20 +37,20 @@ def table() -> dict[str, dict[str, str]]:
     return {name: {row[0]: row[column] for row in body} for column, name in enumerate(names) if name}
 
 
-def claimed(capabilities: Capabilities) -> dict[str, str]:
+def claimed(capabilities: Capabilities, batching: Batching) -> dict[str, str]:
     def word(claim: bool) -> str:
         return "yes" if claim else "no"
 
     return {
         "shows a group in the order it was published": word(capabilities.ordered_receive),
-        "shows a message given back before its followers": word(capabilities.ordered_redelivery),
+        "shows a nacked message before its followers": word(capabilities.ordered_redelivery),
         "shows what a vanished router had before what came after it": word(capabilities.ordered_takeover),
         "locks a group while one of its messages is in flight": word(capabilities.locks_groups),
-        "gives back with a delay": word(capabilities.delayed_nack),
+        "honours the delay of a nack": word(capabilities.delayed_nack),
         "leases, extended by the router": word(capabilities.extends),
-        "is asked for what each pool has room for": word(capabilities.selects_pools),
+        "is asked for what each pool has free capacity for": word(capabilities.selects_pools),
         "drops repeated deduplication ids": word(capabilities.deduplicates),
-        "messages of one poll": str(capabilities.max_batch),
+        "messages of one poll": str(batching.max_batch),
         "one poll waits": f"{capabilities.long_poll_s:g} s",
     }
 
@@ -62,4 +64,4 @@ def test_the_manual_says_what_the_code_claims(name: str, tmp_path: Path) -> None
     queue = EmbeddedQueue(store, "q") if name == "embedded" else factory.publishers["q"]
     said = table()[name]
     said.pop("tells its depth")  # the suite asks each of them
-    assert said == claimed(queue.capabilities)
+    assert said == claimed(queue.capabilities, queue.batching)

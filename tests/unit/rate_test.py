@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcatalyst.routing.limits import PoolLimits
-from flowcatalyst.routing.rate import WINDOW_S, SlidingWindow
+from flowcatalyst.router.limits import PoolLimits
+from flowcatalyst.router.rate import WINDOW_S, SlidingWindow
 
 # Steps of time that meet the edges of the window: none, tiny, a fraction, just short of it, exactly it, and beyond.
 steps = st.sampled_from([0.0, 1e-9, 0.1, 1.0, 12.34, 30.0, nextafter(60.0, 0.0), 60.0, 61.0]) | st.floats(0, 90)

@@ -3,7 +3,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from flowcatalyst.web.reception import STARTS_PER_TURN, TURN_S, ConnectionLimits, Reception, connections_for
+from flowcatalyst.api.reception import STARTS_PER_TURN, TURN_S, ConnectionLimits, Reception, connections_for
 from tests.support.clocks import SteppedClock
 
 
@@ -77,7 +77,7 @@ async def test_who_has_something_to_say_does_not_make_way() -> None:
     seen.append(desk.welcome(third))
     assert (first.aborted, second.aborted) == (False, True)
     desk.join_line(third)
-    assert [*seen, desk.has_room, desk.welcome(fourth)] == [True, True, True, False, False]
+    assert [*seen, desk.has_capacity, desk.welcome(fourth)] == [True, True, True, False, False]
     desk.close()
 
 
@@ -90,14 +90,14 @@ async def test_there_is_room_again_when_one_is_idle_or_gone_but_not_before_its_s
         desk.socket_opened()
         seen.append(desk.welcome(talker))
     assert (seen, first.aborted) == ([True, True, True], True)
-    seen = [desk.has_room]  # three sockets are open, one of them about to be closed
+    seen = [desk.has_capacity]  # three sockets are open, one of them about to be closed
     desk.socket_closed()
-    seen.append(desk.has_room)
+    seen.append(desk.has_capacity)
     desk.join_line(second)
     desk.join_line(third)
-    seen.append(desk.has_room)
+    seen.append(desk.has_capacity)
     desk.is_idle(second)
-    seen.append(desk.has_room)
+    seen.append(desk.has_capacity)
     assert seen == [False, True, False, True]
     desk.close()
 

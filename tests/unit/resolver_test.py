@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from flowcatalyst.delivery import resolver
-from flowcatalyst.delivery.resolver import FOUND_FOR_S, NOT_FOUND_FOR_S, SystemResolver
+from flowcatalyst.http import resolver
+from flowcatalyst.http.resolver import FOUND_FOR_S, NOT_FOUND_FOR_S, SystemResolver
 from tests.support.clocks import SetClock
 
 FOUND = [(int(socket.AF_INET), "127.0.0.1")]

@@ -7,20 +7,22 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flowcatalyst.message import Severity
-from flowcatalyst.operations.router_config import (
+from flowcatalyst.control.router_config import (
     MAX_SENTENCES,
     Difference,
     InvalidConfigError,
-    QueueConfig,
     RouterConfig,
+    changes_in_words,
     difference,
     limit_pools,
     merge,
     parse,
 )
-from flowcatalyst.routing.groups import FailureScope
-from flowcatalyst.routing.limits import PoolLimits, Success
+from flowcatalyst.core.message import DispatchMode, Severity
+from flowcatalyst.queues.raw import Missing, RawConfig
+from flowcatalyst.queues.settings import QueueConfig
+from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.limits import PoolLimits, Success
 
 SOURCE = "http://config.test/"
 
@@ -68,6 +70,14 @@ def test_unknown_keys_are_ignored() -> None:
     assert (list(config.pools), list(config.queues), problems) == (["A"], ["q"], [])
 
 
+def test_a_field_that_is_nearly_one_of_ours_is_told_and_the_rest_applies() -> None:
+    limits, problems = read_pool(concurrncy=3, colour="blue", rateLimitPerMinute=60)
+    assert limits == PoolLimits(20, 60)
+    assert problems == [f"concurrncy of a pool of {SOURCE} is not a field and is ignored (did you mean concurrency?)"]
+    _, problems = read_queue(queueUrl="embedded:q")
+    assert problems == [f"queueUrl of a queue of {SOURCE} is not a field and is ignored (did you mean queueUri?)"]
+
+
 def test_bad_entries_are_rejected_by_name_while_good_ones_apply() -> None:
     config, problems = read(
         processingPools=[{"code": "A", "concurrency": 0}, {"code": "B", "concurrency": 3}, "C", {"concurrency": 1}],
@@ -86,7 +96,7 @@ def test_bad_entries_are_rejected_by_name_while_good_ones_apply() -> None:
 def test_a_pool_code_that_no_message_may_name_is_rejected() -> None:
     config, [problem] = read(processingPools=[{"code": "A" * 257}, {"code": "B" * 256}], queues=[])
     assert list(config.pools) == ["B" * 256]
-    assert "code has more than the 256 characters of a poolCode" in problem
+    assert "code is longer than the 256 characters of a poolCode" in problem
 
 
 def test_a_known_pool_or_queue_whose_new_entry_is_rejected_stays_as_it_was() -> None:
@@ -95,8 +105,8 @@ def test_a_known_pool_or_queue_whose_new_entry_is_rejected_stays_as_it_was() -> 
     config, problems = parse(text, SOURCE, last)
     assert config == config_of({"A": 5}, {"q": "embedded:q"})
     assert problems == [
-        f"pool 'A' of {SOURCE}: concurrency is 'x', it must be a whole number; it stays as it was",
-        f"queue 'q' of {SOURCE}: queueUri is 1, it must be a string; it stays as it was",
+        f"pool 'A' of {SOURCE}: concurrency is 'x', it must be a whole number; the previous one stays in force",
+        f"queue 'q' of {SOURCE}: queueUri is 1, it must be a string; the previous one stays in force",
     ]
 
 
@@ -190,7 +200,7 @@ def test_a_pool_may_park_nothing() -> None:
     assert read_pool(parkedLimit=0) == (PoolLimits(20, parked_limit=0), [])
 
 
-STATUSES_MUST_BE = "retryStatuses may only list numbers from 400 to 499 without 429, and 501"
+STATUSES_MUST_BE = "retryStatuses may only list numbers from 400 to 499 except 429, and 501"
 
 
 @pytest.mark.parametrize(
@@ -249,8 +259,8 @@ def test_of_a_name_that_is_there_twice_the_first_counts() -> None:
     )
     assert config == config_of({"A": 1}, {"q": "nats://1"})
     assert problems == [
-        f"pool 'A' of {SOURCE}: it is there twice, the first one counts",
-        f"queue 'q' of {SOURCE}: it is there twice, the first one counts",
+        f"pool 'A' of {SOURCE}: it is defined twice; the first one is used",
+        f"queue 'q' of {SOURCE}: it is defined twice; the first one is used",
     ]
 
 
@@ -417,3 +427,63 @@ def test_more_pools_than_the_threshold_are_warned_of() -> None:
 def test_the_difference_names_what_is_added_changed_and_removed() -> None:
     old, new = {"same": 1, "changed": 1, "removed": 1}, {"same": 1, "changed": 2, "added": 1}
     assert difference(old, new) == Difference(["added"], ["changed"], ["removed"])
+
+
+def test_a_queue_may_be_raw() -> None:
+    queue, problems = read_queue(raw={"target": "https://shop.test/hook"})
+    assert (queue, problems) == (QueueConfig("q", "embedded:q", raw=RawConfig("https://shop.test/hook")), [])
+    queue, problems = read_queue(
+        raw={
+            "target": "https://shop.test/hook",
+            "pool": "P",
+            "group": "$.order.id",
+            "id": "$.id",
+            "missing": "default",
+            "mode": "next_on_error",
+            "contentType": "text/xml",
+            "headers": {"X-A": "1"},
+        }
+    )
+    assert problems == []
+    assert queue is not None
+    assert queue.raw == RawConfig(
+        "https://shop.test/hook",
+        "P",
+        "$.order.id",
+        "$.id",
+        Missing.DEFAULT,
+        DispatchMode.NEXT_ON_ERROR,
+        "text/xml",
+        (("X-A", "1"),),
+    )
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        ("yes", "raw is 'yes', it must be an object"),
+        ({}, "raw: target is empty: give an http:// or https:// URL"),
+        ({"target": "ftp://x/"}, "raw: target cannot be called"),
+        ({"target": 7}, "raw: target is 7, it must be a string"),
+        ({"target": "http://h/", "grop": "$.a"}, "raw has 'grop', which is not a field (did you mean group?)"),
+        ({"target": "http://h/", "group": "a.b"}, "raw: group must be broker, or a path into the body"),
+        ({"target": "http://h/", "missing": "maybe"}, "raw: missing is 'maybe', it must be reject or default"),
+        ({"target": "http://h/", "mode": "fast"}, "raw: mode is 'FAST', it must be IMMEDIATE or"),
+        ({"target": "http://h/", "contentType": "x"}, "raw: contentType is not a media type"),
+        ({"target": "http://h/", "headers": {"A": 1}}, "raw: headers must be an object with strings"),
+        ({"target": "http://h/", "headers": {"Host": "SECRET"}}, "raw: the header Host is set by the router alone"),
+    ],
+)
+def test_a_raw_queue_that_is_not_understood_is_not_used_at_all(raw: Any, why: str) -> None:
+    queue, [problem] = read_queue(raw=raw)
+    assert queue is None
+    assert why in problem
+    assert "SECRET" not in problem
+
+
+def test_a_change_of_a_raw_queue_is_told_without_its_target_and_headers() -> None:
+    before, after = (
+        RouterConfig({}, {"q": QueueConfig("q", "embedded:q", raw=RawConfig("http://h/", headers=(("X-Key", key),)))})
+        for key in ("SECRET1", "SECRET2")
+    )
+    assert changes_in_words(before, after) == "queue q: raw changed"

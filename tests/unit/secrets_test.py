@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 import pytest
 
-from flowcatalyst.message import MessagePointer
-from flowcatalyst.routing.policy import EXCERPT_CHARS
-from flowcatalyst.web.secrets import HIDDEN_ECHO, mask_body, mask_echo, mask_target, secrets_of
+from flowcatalyst.api.secrets import HIDDEN_ECHO, mask_body, mask_echo, mask_target, secrets_of
+from flowcatalyst.core.message import MessagePointer
+from flowcatalyst.http.interpret import EXCERPT_CHARS
 
 TOKEN = "s3cr=t/tok&en"
 POINTER = {"id": "m-1", "authToken": TOKEN, "messageGroupId": "g"}

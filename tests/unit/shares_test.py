@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcatalyst.routing import shares
-from flowcatalyst.routing.shares import ANSWERS_COUNT_S, OTHERS_COUNT_S, Share, SlotShares, probe_timeout_s
+from flowcatalyst.router import shares
+from flowcatalyst.router.shares import ANSWERS_COUNT_S, OTHERS_COUNT_S, Share, SlotShares, probe_timeout_s
 
 SLOTS = 20
 

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 import uvloop
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.delivery.contract import HttpClient, parse_target
-from flowcatalyst.delivery.egress import EgressGuard
-from flowcatalyst.delivery.http1 import Http1Client
-from flowcatalyst.delivery.mediator import Mediator
-from flowcatalyst.delivery.resolver import SystemResolver
-from flowcatalyst.delivery.shortage import shortage_among
-from flowcatalyst.errors import ConnectError, LocalShortageError
-from flowcatalyst.message import MessagePointer
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.errors import ConnectError, LocalShortageError
+from flowcatalyst.core.targets import parse_target
+from flowcatalyst.http.contract import HttpClient
+from flowcatalyst.http.egress import EgressGuard
+from flowcatalyst.http.http1.client import Http1Client
+from flowcatalyst.http.mediator import Mediator
+from flowcatalyst.http.resolver import SystemResolver
+from flowcatalyst.http.shortage import shortage_among
+from tests.support.deliveries import delivery
 from tests.support.http_servers import closed_port, raw_server
 
 LOOPS: list[Callable[[Coroutine[Any, Any, None]], None]] = [asyncio.run, uvloop.run]
@@ -73,7 +74,7 @@ async def test_a_mediator_makes_no_outcome_of_a_shortage() -> None:
     mediator = Mediator(client, client, SystemClock())
     async with raw_server() as server:
         with no_more_files(), pytest.raises(LocalShortageError):
-            await mediator.attempt(MessagePointer(id="m", mediation_target=server.url()))
+            await mediator.attempt(delivery("m", target=server.url()))
     await mediator.close()
 
 
@@ -86,7 +87,7 @@ async def test_a_name_that_could_not_be_looked_up_without_files_is_not_unknown()
 
 
 async def test_http2_tells_a_shortage_too() -> None:
-    http2 = pytest.importorskip("flowcatalyst.delivery.http2")
+    http2 = pytest.importorskip("flowcatalyst.http.http2")
     client = http2.Http2Client(guard=GUARD, clock=SystemClock())
     url = f"https://127.0.0.1:{closed_port()}/"
     with pytest.raises(ConnectError):  # its threads and files are there by now

@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.errors import InvalidMessageError, StorageError, StorageUnavailableError
-from flowcatalyst.sqlite_writer import SqliteWriter
+from flowcatalyst.core.errors import InvalidMessageError, StorageError, StorageUnavailableError
+from flowcatalyst.storage.migrations import Migrations
+from flowcatalyst.storage.sqlite import SqliteWriter
 
-SCHEMA = "CREATE TABLE IF NOT EXISTS notes (text TEXT UNIQUE)"
+SCHEMA = "CREATE TABLE notes (text TEXT UNIQUE)"
+NOTES = Migrations((SCHEMA,))
 
 
 @pytest.fixture
 async def writer(tmp_path: Path) -> AsyncIterator[SqliteWriter]:
-    writer = SqliteWriter(tmp_path / "notes.db", SCHEMA)
+    writer = SqliteWriter(tmp_path / "notes.db", NOTES)
     await writer.open()
     yield writer
     await writer.close()
@@ -48,7 +50,7 @@ class Gate:
 
 
 def test_a_closed_loop_is_tolerated_by_the_thread(tmp_path: Path) -> None:
-    writer = SqliteWriter(tmp_path / "notes.db", SCHEMA)
+    writer = SqliteWriter(tmp_path / "notes.db", NOTES)
     gate = Gate()
 
     async def leave_a_job_behind() -> None:
@@ -166,7 +168,7 @@ async def test_closing_waits_for_reads_and_leaves_only_the_database(writer: Sqli
 
 
 async def test_a_writer_that_was_never_opened_can_be_closed(tmp_path: Path) -> None:
-    await SqliteWriter(tmp_path / "notes.db", SCHEMA).close()
+    await SqliteWriter(tmp_path / "notes.db", NOTES).close()
 
 
 async def test_a_locked_file_is_unavailable_for_the_whole_batch_at_once(writer: SqliteWriter, tmp_path: Path) -> None:
@@ -207,7 +209,7 @@ async def test_a_file_that_cannot_be_used_is_named_and_left_alone(tmp_path: Path
     contents = {"text": b"no database " * 1000, "short text": b"oops", "damaged": damaged, "foreign": foreign}
     path.write_bytes(contents[kind])
     with pytest.raises(StorageError, match=r"notes\.db (is not a SQLite|is damaged|was not made)") as caught:
-        await SqliteWriter(path, SCHEMA).open()
+        await SqliteWriter(path, NOTES).open()
     assert caught.value.__cause__ is None
     assert path.read_bytes() == contents[kind]
     assert file_names(tmp_path) == ["notes.db"]
@@ -215,7 +217,7 @@ async def test_a_file_that_cannot_be_used_is_named_and_left_alone(tmp_path: Path
 
 async def test_a_missing_folder_is_named_and_not_created(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"nowhere/notes\.db cannot be opened: the folder .*nowhere does not exist"):
-        await SqliteWriter(tmp_path / "nowhere" / "notes.db", SCHEMA).open()
+        await SqliteWriter(tmp_path / "nowhere" / "notes.db", NOTES).open()
     assert file_names(tmp_path) == []
 
 
@@ -226,4 +228,4 @@ async def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         folder = Path("/proc/self")  # root may write anywhere but here
     with pytest.raises(StorageError, match=r"notes\.db cannot be opened: check that its folder"):
-        await SqliteWriter(folder / "notes.db", SCHEMA).open()
+        await SqliteWriter(folder / "notes.db", NOTES).open()

@@ -6,7 +6,7 @@ from math import ceil
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowcatalyst.queues.sqs_messages import MAX_ENTRIES, MAX_REQUEST_BYTES, Entry, fifo_batches, size_of
+from flowcatalyst.queues.sqs.messages import MAX_ENTRIES, MAX_REQUEST_BYTES, Entry, fifo_batches, size_of
 
 
 def entries_of(groups: list[int], sizes: list[int]) -> list[Entry]:

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from flowcatalyst.routing.tracker import Double, Duplicate, InFlightTracker
+from flowcatalyst.router.tracker import Double, Duplicate, InFlightTracker
 from tests.support.deliveries import RecordingSource, delivery
 
 
@@ -41,7 +41,7 @@ def test_broker_id_decides_before_the_application_id() -> None:
 def test_same_application_id_under_another_broker_id_is_a_logical_requeue() -> None:
     tracker, owned = InFlightTracker(), delivery("app-1", broker_id="b-1")
     tracker.track(owned)
-    assert tracker.find_duplicate(delivery("app-1", broker_id="b-2")) == (Duplicate.REQUEUED, owned)
+    assert tracker.find_duplicate(delivery("app-1", broker_id="b-2")) == (Duplicate.COPY, owned)
 
 
 @pytest.mark.parametrize(("owned_id", "new_id"), [("", ""), ("", "b-1"), ("b-1", "")])
@@ -78,7 +78,7 @@ def test_group_that_the_pointer_names_is_the_one_that_the_queue_names() -> None:
     tracker.track(owned)
     copy = delivery("app-1", "g", broker_id="b-2")
     copy.group = None
-    assert tracker.find_duplicate(copy) == (Duplicate.REQUEUED, owned)
+    assert tracker.find_duplicate(copy) == (Duplicate.COPY, owned)
 
 
 def test_batch_is_sorted_into_new_messages_redeliveries_and_copies() -> None:
@@ -91,9 +91,9 @@ def test_batch_is_sorted_into_new_messages_redeliveries_and_copies() -> None:
         [new, different],
         [
             Double(Duplicate.REDELIVERED, again, owned),
-            Double(Duplicate.REQUEUED, copy, owned),
+            Double(Duplicate.COPY, copy, owned),
             Double(Duplicate.REDELIVERED, new_again, new),
-            Double(Duplicate.REQUEUED, new_copy, new),
+            Double(Duplicate.COPY, new_copy, new),
         ],
     )
     assert tracker.dropped == {"test-queue": 2}
@@ -175,7 +175,7 @@ def test_removed_message_leaves_nothing_behind_while_others_are_owned() -> None:
     assert tracker.track(delivery("app-1", broker_id="b-3"))
 
 
-def test_memory_of_a_burst_is_given_back() -> None:
+def test_memory_of_a_burst_is_nacked() -> None:
     tracker = InFlightTracker()
     for n in range(1000):
         tracker.track(delivery(f"app-{n}"))

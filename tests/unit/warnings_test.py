@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from flowcatalyst.message import Severity
-from flowcatalyst.operations.warnings import (
+from flowcatalyst.core.message import Severity
+from flowcatalyst.core.warnings import (
     KEEP_S,
     MAX_MESSAGE_CHARS,
     MAX_OF_A_KIND,
@@ -48,7 +48,7 @@ def fill(log: WarningLog, count: int, severity: Severity = WARN, sources: int = 
 
 
 def messages(log: WarningLog, wanted: WarningFilter | None = None) -> list[str]:
-    return [warning.message for warning in (log.list() if wanted is None else log.list(wanted))]
+    return [warning.message for warning in (log.recent() if wanted is None else log.recent(wanted))]
 
 
 def test_every_code_of_002_is_known() -> None:
@@ -62,7 +62,7 @@ def test_a_repeat_counts_up_and_keeps_its_id_and_its_beginning(log: WarningLog, 
     add(log, "b")
     clock.now += 60
     add(log, "a")
-    a, b = log.list()
+    a, b = log.recent()
     assert (a.message, a.id, a.count, a.first_at, a.last_at) == ("a", 1, 2, began, clock.now)
     assert (b.message, b.id, b.count) == ("b", 2, 1)
 
@@ -79,13 +79,13 @@ def test_a_repeat_counts_up_and_keeps_its_id_and_its_beginning(log: WarningLog, 
 def test_only_the_very_same_warning_is_a_repeat(log: WarningLog, other: tuple[WarningCode, Severity, str, str]) -> None:
     log.add(WarningCode.PROCESSING, WARN, "text", "pool")
     log.add(*other)
-    assert [warning.count for warning in log.list()] == [1, 1]
+    assert [warning.count for warning in log.recent()] == [1, 1]
 
 
 def test_an_endless_message_is_cut(log: WarningLog) -> None:
     add(log, "x" * 1_000_000)
     add(log, "x" * 999_999)
-    [warning] = log.list()
+    [warning] = log.recent()
     assert (len(warning.message), warning.count) == (MAX_MESSAGE_CHARS, 2)
 
 
@@ -109,7 +109,7 @@ def test_a_forgotten_warning_that_comes_again_is_a_new_one(log: WarningLog, cloc
     add(log, "a")
     clock.now += KEEP_S
     add(log, "a")
-    [warning] = log.list()
+    [warning] = log.recent()
     assert (warning.id, warning.count, warning.first_at) == (2, 1, clock.now)
 
 
@@ -155,12 +155,12 @@ def test_within_a_code_and_source_the_acknowledged_and_then_the_least_severe_mak
         assert gone not in messages(log)
     add(log, "not kept", WARN)
     assert "not kept" not in messages(log)
-    assert len(log.list()) == MAX_OF_A_KIND
+    assert len(log.recent()) == MAX_OF_A_KIND
 
 
 def test_a_thousand_warnings_are_kept_and_then_the_oldest_goes(log: WarningLog) -> None:
     fill(log, MAX_WARNINGS, sources=MANY)
-    assert len(log.list()) == MAX_WARNINGS
+    assert len(log.recent()) == MAX_WARNINGS
     add(log, "one more")
     found = messages(log)
     assert len(found) == MAX_WARNINGS
@@ -205,7 +205,7 @@ def test_then_the_least_severe_make_room(log: WarningLog) -> None:
         assert gone in messages(log)
         add(log, f"one more {number}", CRITICAL)
         assert gone not in messages(log)
-    assert len(log.list()) == MAX_WARNINGS
+    assert len(log.recent()) == MAX_WARNINGS
 
 
 def test_a_warning_never_pushes_out_a_more_severe_one(log: WarningLog) -> None:
@@ -213,7 +213,7 @@ def test_a_warning_never_pushes_out_a_more_severe_one(log: WarningLog) -> None:
     log.on_new = told.append
     fill(log, MAX_WARNINGS, ERROR, sources=MANY)
     add(log, "not kept", WARN)
-    assert len(log.list(WarningFilter(severity=ERROR))) == MAX_WARNINGS
+    assert len(log.recent(WarningFilter(severity=ERROR))) == MAX_WARNINGS
     assert messages(log, WarningFilter(severity=WARN)) == []
     assert len(told) == MAX_WARNINGS
 
@@ -280,7 +280,7 @@ def test_a_repeat_takes_the_acknowledgement_back(log: WarningLog) -> None:
     add(log, "a", ERROR)
     log.acknowledge(1)
     add(log, "a", ERROR)
-    [warning] = log.list()
+    [warning] = log.recent()
     assert (warning.id, warning.count, warning.acknowledged) == (1, 2, False)
     assert log.open_by_severity()[ERROR] == 1
 
@@ -302,10 +302,10 @@ def test_a_deleted_warning_is_gone_and_new_if_it_comes_again(
     add(log, "a")
     prepare(log)
     assert log.delete(1)
-    assert log.list() == []
+    assert log.recent() == []
     assert not log.delete(1)
     add(log, "a")
-    [warning] = log.list()
+    [warning] = log.recent()
     assert (warning.id, warning.count, warning.acknowledged) == (2, 1, False)
 
 
@@ -315,7 +315,7 @@ def test_all_that_match_are_deleted(log: WarningLog) -> None:
     log.acknowledge_all(WarningFilter(text="ERROR 1"))
     assert log.delete_all(WarningFilter(severity=ERROR)) == 2
     assert log.delete_all() == 3
-    assert log.list() == []
+    assert log.recent() == []
 
 
 def test_an_unknown_id_changes_nothing(log: WarningLog) -> None:
@@ -350,5 +350,21 @@ def test_the_subscriber_may_warn_itself(log: WarningLog) -> None:
 
     log.on_new = complain
     fill(log, MAX_OF_A_KIND, ERROR)
-    assert len(log.list()) == MAX_OF_A_KIND
+    assert len(log.recent()) == MAX_OF_A_KIND
     assert log.open_by_severity() == {WARN: 0, ERROR: 0, CRITICAL: MAX_OF_A_KIND}
+
+
+def test_the_end_of_a_state_acknowledges_its_warnings_and_is_told_each_time(log: WarningLog) -> None:
+    told: list[WarningCode] = []
+    log.on_new = lambda warning: told.append(warning.code)
+    down, recovered = WarningCode.ENDPOINT_DOWN, WarningCode.ENDPOINT_RECOVERED
+    for _ in range(2):
+        log.add(down, Severity.ERROR, "one way", "a")
+        log.add(down, Severity.ERROR, "the other", "a")
+        log.add(down, Severity.ERROR, "elsewhere", "b")
+        assert [one.acknowledged for one in log.recent(WarningFilter(code=recovered))] in ([], [True])
+        log.end(down, "it is back", "a")
+        assert [one.message for one in log.recent(WarningFilter(code=down, acknowledged=False))] == ["elsewhere"]
+        [over] = log.recent(WarningFilter(code=recovered))
+        assert (over.severity, over.source, over.acknowledged) == (Severity.WARN, "a", False)
+    assert told == [down, down, down, recovered, down, down, recovered]

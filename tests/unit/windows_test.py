@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcatalyst.message import Result
-from flowcatalyst.observe.stats import DURATION_BUCKETS_S, PoolStats
-from flowcatalyst.observe.windows import LONGEST_WINDOW_S, SNAPSHOT_PERIOD_S, PoolWindows
+from flowcatalyst.core.message import Result
+from flowcatalyst.router.stats import DURATION_BUCKETS_S, PoolStats
+from flowcatalyst.router.windows import LONGEST_WINDOW_S, SNAPSHOT_PERIOD_S, PoolWindows
 
 FIVE_MINUTES_S, HALF_AN_HOUR_S = 300.0, 1800.0
 
@@ -31,16 +31,16 @@ def test_every_count_of_a_window_is_what_was_added_in_it() -> None:
     stats = PoolStats()
     work(stats, 5, duration_s=700.0)
     stats.attempt(Result.ERROR_CONFIG, 0.2)
-    stats.retried, stats.given_back, stats.dead_lettered, stats.rate_limit_waits = 1, 2, 3, 4
+    stats.retried, stats.nacked, stats.dead_lettered, stats.rate_limit_waits = 1, 2, 3, 4
     windows = PoolWindows(stats, now=0.0)
     work(stats, 3, duration_s=0.02)
     stats.attempt(Result.ERROR_PROCESS, 0.06)
     stats.attempt(Result.ERROR_CONNECTION, 2000.0)
     stats.retried += 10
-    stats.given_back += 20
+    stats.nacked += 20
     stats.dead_lettered += 30
     stats.rate_limit_waits += 40
-    expected = PoolStats(delivered=3, retried=10, given_back=20, dead_lettered=30, rate_limit_waits=40)
+    expected = PoolStats(delivered=3, retried=10, nacked=20, dead_lettered=30, rate_limit_waits=40)
     for duration_s in (0.02, 0.02, 0.02):
         expected.attempt(Result.SUCCESS, duration_s)
     expected.attempt(Result.ERROR_PROCESS, 0.06)

@@ -10,9 +10,9 @@ from typing import Annotated, Final
 
 import typer
 
-from flowcatalyst.credentials import hash_key as hash_of_key
-from flowcatalyst.credentials import hash_password, new_key
-from flowcatalyst.errors import ConfigurationError
+from flowcatalyst.core.credentials import hash_key as hash_of_key
+from flowcatalyst.core.credentials import hash_password, new_key
+from flowcatalyst.core.errors import ConfigurationError
 
 MIN_PASSWORD_BYTES: Final = 8
 
@@ -24,45 +24,40 @@ def hash_key(
 ) -> None:
     """Make an API key and its hash; with --basic, hash a password instead. Settings hold the hash only."""
     if basic is None:
-        _print_new_key()
+        key = new_key()
+        entry = hash_of_key(key.encode())
+        print(key)
+        print(entry)
+        _explain("The first line is the key, for the caller; it is shown this once. The second is its hash.")
+        _explain_settings("api_key", entry)
     else:
         _print_account(basic)
-
-
-def _print_new_key() -> None:
-    key = new_key()
-    entry = hash_of_key(key.encode())
-    print(key)
-    print(entry)
-    _explain("The first line is the key, for the caller; it is shown this once. The second is its hash.")
-    _explain_settings("api_key", entry)
 
 
 def _print_account(name: str) -> None:
     if not name.isprintable() or name.strip() != name or not name or ":" in name:
         raise ConfigurationError("this name cannot be used: choose one without colon and without space at its ends")
-    entry = f"{name}:{hash_password(_password(name))}"
-    print(entry)
-    _explain_settings("basic", entry)
-
-
-def _password(name: str) -> bytes:
-    password = _ask_twice(name) if sys.stdin.isatty() else sys.stdin.buffer.readline().rstrip(b"\r\n")
+    if sys.stdin.isatty():
+        typed = getpass.getpass(f"Password of {name}: ")
+        if getpass.getpass("The same again: ") != typed:
+            raise ConfigurationError("the two passwords differ: start again")
+        password = typed.encode()
+    else:
+        password = sys.stdin.buffer.readline().rstrip(b"\r\n")
     if len(password) < MIN_PASSWORD_BYTES:
         raise ConfigurationError(f"the password is too short: choose one of {MIN_PASSWORD_BYTES} characters or more")
-    return password
-
-
-def _ask_twice(name: str) -> bytes:
-    password = getpass.getpass(f"Password of {name}: ")
-    if getpass.getpass("The same again: ") != password:
-        raise ConfigurationError("the two passwords differ: start again")
-    return password.encode()
+    entry = f"{name}:{hash_password(password)}"
+    print(entry)
+    _explain_settings("basic", entry)
 
 
 def _explain_settings(mode: str, entry: str) -> None:
     _explain("Put the hash into flowcatalyst.toml, under admin or under read_only:\n")
     _explain(f'[auth]\nmode = "{mode}"\nadmin = [{json.dumps(entry, ensure_ascii=False)}]')
+    _explain(
+        "\nWith access control, loopback and private addresses are no targets of messages any more. "
+        'If yours are there, add their networks:\n\n[egress]\nallowed_networks = ["127.0.0.0/8", "10.0.0.0/8"]'
+    )
 
 
 def _explain(text: str) -> None:

@@ -7,20 +7,22 @@ import typer
 
 from flowcatalyst import __version__
 from flowcatalyst.cli.access import hash_key
+from flowcatalyst.cli.backup import backup, restore
+from flowcatalyst.cli.check import check
 from flowcatalyst.cli.publish import publish
 from flowcatalyst.cli.run import router, up
 from flowcatalyst.cli.seed import seed
 from flowcatalyst.cli.simulate import simulate
-from flowcatalyst.config import describe_settings
-from flowcatalyst.errors import ConfigurationError, FlowCatalystError
-from flowcatalyst.terminal import visible
+from flowcatalyst.control.settings import describe_settings
+from flowcatalyst.core.errors import ConfigurationError, FlowCatalystError
+from flowcatalyst.core.terminal import visible
 
 EXIT_BAD_SETTINGS = 2
 EXIT_FAILED = 1
 
 cli = typer.Typer(
-    add_completion=False,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     help="FlowCatalyst: queue in, HTTP out, strict order per group.",
@@ -33,6 +35,9 @@ cli.command()(publish)
 cli.command()(seed)
 cli.command()(simulate)
 cli.command()(hash_key)
+cli.command()(check)
+cli.command()(backup)
+cli.command()(restore)
 
 
 def main() -> None:

@@ -13,27 +13,38 @@ from typing import Annotated, BinaryIO, Final
 import msgspec
 import typer
 
-from flowcatalyst.cli.run import DataDir, SettingsFile
-from flowcatalyst.cli.running_router import ApiKey, RunningRouter
-from flowcatalyst.cli.way_in import (
+from flowcatalyst.api.bodies import decode_json
+from flowcatalyst.api.problems import ProblemError
+from flowcatalyst.cli.payload_options import (
+    ContentType,
+    Headers,
+    PayloadFile,
+    PayloadText,
+    headers_of,
+    not_for_raw,
+    payload_of,
+    payload_text,
+)
+from flowcatalyst.cli.queue_access import (
     Create,
+    QueueAccess,
     QueueName,
     QueueUri,
     StraightWayIn,
-    WayIn,
     choose_queue,
     counted,
     run_to_end,
     shown,
 )
-from flowcatalyst.clock import IdSource, SystemClock
-from flowcatalyst.config import load_settings
-from flowcatalyst.errors import ConfigurationError, InvalidMessageError, QueueUnavailableError
-from flowcatalyst.intake import NewMessage, Ready, prepare
-from flowcatalyst.message import DEFAULT_POOL, DispatchMode
-from flowcatalyst.terminal import visible
-from flowcatalyst.web.bodies import decode_json
-from flowcatalyst.web.problems import ProblemError
+from flowcatalyst.cli.run import DataDir, SettingsFile
+from flowcatalyst.cli.running_router import ApiKey, RunningRouter
+from flowcatalyst.control.settings import load_settings
+from flowcatalyst.core.clock import IdSource, SystemClock
+from flowcatalyst.core.errors import ConfigurationError, InvalidMessageError, QueueUnavailableError
+from flowcatalyst.core.message import DEFAULT_POOL, DispatchMode
+from flowcatalyst.core.terminal import visible
+from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.queues.intake import NewMessage, Ready, prepare
 
 AUTH_TOKEN_VARIABLE: Final = "MESSAGE_AUTH_TOKEN"  # noqa: S105  its name, not its value
 STANDARD_INPUT: Final = "-"
@@ -44,27 +55,34 @@ BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 
 _decoder = msgspec.json.Decoder(NewMessage)
 
+MessagesFile = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Many messages instead: a file of JSON lines, - for stdin")
+]
+Mode = Annotated[DispatchMode | None, typer.Option(help="What a failure means for its group", case_sensitive=False)]
+DeduplicationId = Annotated[
+    str | None, typer.Option(help="Not published again within some minutes  [default: the --id]")
+]
+AuthToken = Annotated[
+    str | None, typer.Option(help=f"Bearer token for the target; better as variable {AUTH_TOKEN_VARIABLE}")
+]
+
 
 def publish(
     target: Annotated[str | None, typer.Option(metavar="URL", help="Where the message is to be delivered")] = None,
-    file: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Many messages instead: a file of JSON lines, - for stdin")
-    ] = None,
+    file: MessagesFile = None,
     queue: QueueName = None,
     uri: QueueUri = None,
     group: Annotated[str | None, typer.Option(help="Messages of a group are delivered in order")] = None,
     pool: Annotated[str | None, typer.Option(help=f"Pool that delivers it  [default: {DEFAULT_POOL}]")] = None,
     message_id: Annotated[str | None, typer.Option("--id", help="Id of the message  [default: a new one]")] = None,
-    mode: Annotated[
-        DispatchMode | None, typer.Option(help="What a failure means for its group", case_sensitive=False)
-    ] = None,
-    deduplication_id: Annotated[
-        str | None, typer.Option(help="Not published again within some minutes  [default: the --id]")
-    ] = None,
-    auth_token: Annotated[
-        str | None, typer.Option(help=f"Bearer token for the target; better as variable {AUTH_TOKEN_VARIABLE}")
-    ] = None,
+    mode: Mode = None,
+    deduplication_id: DeduplicationId = None,
+    auth_token: AuthToken = None,
     high_priority: Annotated[bool, typer.Option("--high-priority", help="Before others of its group")] = False,
+    payload: PayloadText = None,
+    payload_file: PayloadFile = None,
+    content_type: ContentType = None,
+    header: Headers = None,
     from_line: Annotated[int, typer.Option(min=1, help="With --file: leave out the lines before")] = 1,
     router: Annotated[str | None, typer.Option(metavar="URL", help="Send to this router, which runs")] = None,
     api_key: ApiKey = None,
@@ -74,26 +92,24 @@ def publish(
 ) -> None:
     """Put a message, or a file of them, into a queue. No router has to run, unless --router names one.
 
-    A line of a file is a message as POST /api/messages takes it: {"mediationTarget": "https://..."}, perhaps with id,
-    messageGroupId, poolCode, dispatchMode, highPriority, authToken, mediationType and deduplicationId.
+    A line of a file is a message as POST /api/messages takes it, {"mediationTarget": "https://..."} at least: see
+    docs/messages.md. To a raw queue of the settings goes a --payload, as it is, perhaps with its --group.
     """
-    of_one = (target, group, pool, message_id, mode, deduplication_id, auth_token, high_priority or None)
+    of_pointer = (target, pool, message_id, mode, auth_token, high_priority or None, content_type, header or None)
+    of_one = (*of_pointer, group, deduplication_id, payload, payload_file)
     if file is not None and of_one.count(None) < len(of_one):
         raise typer.BadParameter("the messages of a --file say everything themselves: leave out the options of one")
-    if router is not None:
-        if uri or create or data_dir or config:
-            raise typer.BadParameter(
-                "a --router has its own queues: leave out --uri, --create, --data-dir and --config"
-            )
-        way_in: Callable[[], WayIn] = partial(RunningRouter, router, queue, api_key)
-    else:
-        settings = load_settings(config, data_dir=data_dir)
-        way_in = partial(StraightWayIn, settings, choose_queue(settings, queue, uri), create)
-    if file is not None:
-        _publish_file(way_in, file, from_line)
+    access, raw_queue = _way_in(router, queue, api_key, uri, create, data_dir, config)
+    if raw_queue is not None:
+        body = None if file or of_pointer.count(None) < len(of_pointer) else payload_text(payload, payload_file)
+        _publish_raw(access, raw_queue, body, group, deduplication_id)
         return
-    if target is None:
-        raise typer.BadParameter("name a --target, or a --file with messages")
+    if file is not None:
+        _publish_file(access, file, from_line)
+        return
+    if target is None or from_line != 1:
+        what = "--from-line is for a --file: leave it out" if target else "name a --target, or a --file with messages"
+        raise typer.BadParameter(what)
     message = NewMessage(
         mediation_target=target,
         id=message_id,
@@ -103,39 +119,72 @@ def publish(
         high_priority=high_priority,
         dispatch_mode=mode,
         deduplication_id=deduplication_id,
+        payload=payload_of(payload, payload_file, content_type),
+        content_type=content_type,
+        headers=headers_of(header),
     )
-    _publish_message(way_in, message)
+    _publish_message(access, message)
 
 
-def _publish_message(way_in: Callable[[], WayIn], message: NewMessage) -> None:
+def _way_in(
+    router: str | None,
+    queue: str | None,
+    api_key: str | None,
+    uri: str | None,
+    create: bool,
+    data_dir: Path | None,
+    config: Path | None,
+) -> tuple[Callable[[], QueueAccess], str | None]:
+    """How to reach the queue that is meant, and its name if it is known to be raw."""
+    if router is not None:
+        if uri or create or data_dir or config:
+            raise typer.BadParameter(
+                "a --router has its own queues: leave out --uri, --create, --data-dir and --config"
+            )
+        return partial(RunningRouter, router, queue, api_key), None
+    settings = load_settings(config, data_dir=data_dir)
+    chosen = choose_queue(settings, queue, uri)
+    return partial(StraightWayIn, settings, chosen, create), None if chosen.raw is None else chosen.name
+
+
+def _publish_raw(
+    queue_access: Callable[[], QueueAccess],
+    queue: str,
+    body: str | None,
+    group: str | None,
+    deduplication_id: str | None,
+) -> None:
+    if body is None:
+        raise typer.BadParameter(not_for_raw(queue))
+    ready = Ready("of a raw queue", Outgoing(body, group, deduplication_id))
+    run_to_end(_publish_one(queue_access, ready), lambda: "the message may be published or not")
+
+
+def _publish_message(queue_access: Callable[[], QueueAccess], message: NewMessage) -> None:
     """What options say is judged like the options themselves: a wrong target is a usage error."""
     try:
         ready = prepare(message, IdSource(SystemClock()))
     except InvalidMessageError as error:
         raise typer.BadParameter(str(error)) from None
-    run_to_end(_publish_one(way_in, ready), lambda: "the message may be published or not")
+    run_to_end(_publish_one(queue_access, ready), lambda: "the message may be published or not")
 
 
-async def _publish_one(way_in: Callable[[], WayIn], ready: Ready) -> None:
-    async with aclosing(way_in()) as queue:
+async def _publish_one(queue_access: Callable[[], QueueAccess], ready: Ready) -> None:
+    async with aclosing(queue_access()) as queue:
         [published] = await queue.publish([ready.outgoing])
     said = "was published before" if published.duplicate else "is published"
     where = f" as {published.broker_id}" if published.broker_id else ""
     print(visible(f"message {ready.id} {said} to {shown(queue)}{where}"))
 
 
-def _publish_file(way_in: Callable[[], WayIn], file: str, from_line: int) -> None:
+def _publish_file(queue_access: Callable[[], QueueAccess], file: str, from_line: int) -> None:
     with ExitStack() as stack:
-        source = sys.stdin.buffer if file == STANDARD_INPUT else stack.enter_context(_opened(file))
+        try:
+            source = sys.stdin.buffer if file == STANDARD_INPUT else stack.enter_context(Path(file).open("rb"))
+        except OSError as error:
+            raise ConfigurationError(f"file {file} cannot be read: {error.strerror}") from None
         work = _FileToQueue(source, from_line)
-        run_to_end(work.publish(way_in), lambda: work.how_far("at least "))
-
-
-def _opened(file: str) -> BinaryIO:
-    try:
-        return Path(file).open("rb")
-    except OSError as error:
-        raise ConfigurationError(f"file {file} cannot be read: {error.strerror}") from None
+        run_to_end(work.publish(queue_access), lambda: work.how_far("at least "))
 
 
 @dataclass(slots=True, frozen=True)
@@ -155,10 +204,10 @@ class _FileToQueue:
         self._published = 0
         self._duplicates = 0
 
-    async def publish(self, way_in: Callable[[], WayIn]) -> None:
+    async def publish(self, queue_access: Callable[[], QueueAccess]) -> None:
         if self._source.seekable():
             await self._check()
-        async with aclosing(way_in()) as queue:
+        async with aclosing(queue_access()) as queue:
             async for lines in self._lines():
                 for start in range(0, len(lines), CHUNK):
                     await self._publish_chunk(queue, lines[start : start + CHUNK])
@@ -180,7 +229,7 @@ class _FileToQueue:
                     raise InvalidMessageError(f"{error}; nothing is published") from None
         self._source.seek(start)
 
-    async def _publish_chunk(self, queue: WayIn, lines: Sequence[_Line]) -> None:
+    async def _publish_chunk(self, queue: QueueAccess, lines: Sequence[_Line]) -> None:
         """All of them, or those before a wrong one."""
         good: list[Ready] = []
         for line in lines:
@@ -191,19 +240,21 @@ class _FileToQueue:
                 raise InvalidMessageError(f"{error}; {self.how_far()}") from None
         await self._publish_good(queue, lines, good)
 
-    async def _publish_good(self, queue: WayIn, lines: Sequence[_Line], good: Sequence[Ready]) -> None:
+    async def _publish_good(self, queue: QueueAccess, lines: Sequence[_Line], good: Sequence[Ready]) -> None:
         if not good:
             return
         try:
             results = await queue.publish([ready.outgoing for ready in good])
         except (QueueUnavailableError, InvalidMessageError) as error:
-            raise type(error)(f"{_span(lines)}: {error}; {self._how_to_repeat(queue, lines, good)}") from None
+            first, last = lines[0].number, lines[-1].number
+            span = f"line {first}" if first == last else f"lines {first} to {last}"
+            raise type(error)(f"{span}: {error}; {self._how_to_repeat(queue, lines, good)}") from None
         duplicates = sum(result.duplicate for result in results)
         self._duplicates += duplicates
         self._published += len(results) - duplicates
         self._next_line = lines[-1].number + 1
 
-    def _how_to_repeat(self, queue: WayIn, lines: Sequence[_Line], good: Sequence[Ready]) -> str:
+    def _how_to_repeat(self, queue: QueueAccess, lines: Sequence[_Line], good: Sequence[Ready]) -> str:
         if queue.deduplicates is None:
             twice = "some may be published twice, unless the broker of that queue deduplicates"
         elif not queue.deduplicates:
@@ -217,10 +268,9 @@ class _FileToQueue:
 
     def _ready(self, line: _Line) -> Ready:
         try:
-            return prepare(decode_json(line.text, _decoder), self._ids)
+            return prepare(decode_json(line.text, _decoder, "it"), self._ids)
         except ProblemError as error:
-            why = error.detail.replace("the body is", "it is")
-            raise InvalidMessageError(f"line {line.number}: {why}") from None
+            raise InvalidMessageError(f"line {line.number}: {error.detail}") from None
         except InvalidMessageError as error:
             raise InvalidMessageError(f"line {line.number}: {error}") from None
 
@@ -246,8 +296,3 @@ class _FileToQueue:
         if not before and numbered:
             numbered[0] = _Line(1, numbered[0].text.removeprefix(BYTE_ORDER_MARK))
         return [line for line in numbered if line.number >= self._from_line and line.text.strip()]
-
-
-def _span(lines: Sequence[_Line]) -> str:
-    first, last = lines[0].number, lines[-1].number
-    return f"line {first}" if first == last else f"lines {first} to {last}"

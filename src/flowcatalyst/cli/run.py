@@ -11,17 +11,19 @@ import structlog
 import typer
 import uvloop
 
-from flowcatalyst import __version__, interpreter
-from flowcatalyst.app import App
-from flowcatalyst.cli.demo import Demo
+from flowcatalyst import __version__
+from flowcatalyst.app.router import App
+from flowcatalyst.app.serve import serve
 from flowcatalyst.cli.signals import Signals
-from flowcatalyst.config import Settings, load_settings
-from flowcatalyst.errors import ConfigurationError
-from flowcatalyst.observe.logs import close_logs, configure_logs
-from flowcatalyst.operations.config_sync import ConfigSync
-from flowcatalyst.tasks import Tasks
-from flowcatalyst.web.server import serve
+from flowcatalyst.control.config_sync import ConfigSync
+from flowcatalyst.control.settings import Settings, load_settings
+from flowcatalyst.core import interpreter
+from flowcatalyst.core.errors import ConfigurationError
+from flowcatalyst.core.logs import close_logs, configure_logs
+from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.sandbox.demo import Demo
 
+DEFAULT_PORT = Settings.model_fields["port"].default
 EXIT_NOT_CLEAN = 3  # something in hand could be neither settled nor given back
 LOSSES_TOLD = 3  # at the stop; the warnings have all of them
 
@@ -43,10 +45,11 @@ def up(
     """Run everything in one process: embedded queue, router, API."""
     settings = load_settings(config, host=host, port=port, data_dir=data_dir)
     if demo and data_dir is None:
-        settings.data_dir /= "demo"  # its traffic does not mix with messages that matter
+        # Its traffic does not mix with messages that matter, nor with that of a demo on another port.
+        settings.data_dir /= "demo" if settings.port == DEFAULT_PORT else f"demo-{settings.port}"
     if demo and "level" not in settings.log.model_fields_set:
         settings.log.level = "warning"  # a line for each attempt would be gigabytes a day
-    _run(settings, demo=demo, with_test_bench=True)
+    _run(settings, demo=demo, with_sandbox=True)
 
 
 def router(
@@ -66,22 +69,19 @@ def router(
             "the router does not know its pools and queues: set MESSAGE_ROUTER_CONFIG_URL, or --config-url, to a URL "
             "or a JSON file, or name the queues in the settings"
         )
-    _run(settings, demo=False, with_test_bench=False)
+    _run(settings, demo=False, with_sandbox=False)
 
 
-def _run(settings: Settings, *, demo: bool, with_test_bench: bool) -> None:
+def _run(settings: Settings, *, demo: bool, with_sandbox: bool) -> None:
     os.umask(0o077)  # queue and dead letters hold tokens: nobody else may read them
     interpreter.tune()
     interpreter.raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            clean = runner.run(_serve(settings, demo, with_test_bench))
+            clean = runner.run(_serve(settings, demo, with_sandbox))
     finally:
         close_logs()  # what is said about an error comes after them
-    _end(0 if clean else EXIT_NOT_CLEAN)
-
-
-def _end(code: int) -> None:
+    code = 0 if clean else EXIT_NOT_CLEAN
     if "pyreqwest" in sys.modules:
         # Threads of the HTTP/2 library may abort the process while the interpreter is taken apart, and the exit code
         # would be lost. Everything of ours is closed by now.
@@ -91,7 +91,7 @@ def _end(code: int) -> None:
     raise typer.Exit(code)
 
 
-async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:
+async def _serve(settings: Settings, demo: bool, with_sandbox: bool) -> bool:
     """Whether everything that was in hand was settled or given back."""
     app = App(settings)
     app.prepare_data_dir()
@@ -101,7 +101,7 @@ async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:
     signals = Signals(lambda: _on_hangup(app, reloads))
     async with AsyncExitStack() as stack:
         try:
-            listening = await stack.enter_async_context(serve(app, with_test_bench=with_test_bench))
+            listening = await stack.enter_async_context(serve(app, with_sandbox=with_sandbox))
         except asyncio.CancelledError:
             if signals.stop.is_set():
                 print("Stopped before it had started.", flush=True)
@@ -111,18 +111,28 @@ async def _serve(settings: Settings, demo: bool, with_test_bench: bool) -> bool:
         doing = "is routing" if app.standby is None else "shares the work with others and waits for its turn"
         doing = doing if settings.enabled else "is disabled (enabled is false) and polls nothing"
         print(f"FlowCatalyst {__version__} {doing}. API and live page: {listening.url}/", flush=True)
+        if unasked := _embedded_too(settings):
+            print(f"It reads the embedded queues {', '.join(unasked)} too: embedded.queues = [] leaves them out.")
+            log.info("embedded_queues_too", action="embedded_queues_too", queues=unasked)
         if demo:
             print(
                 f"Demo traffic runs; its log and its queue are in {settings.data_dir}. Ctrl-C drains and stops.",
                 flush=True,
             )
-            await stack.enter_async_context(Demo(app).running())
+            await stack.enter_async_context(Demo(app, app.sandbox).running())
         await signals.stop.wait()
         print("\nStopping: polls and attempts under way may end, which can take up to 80 s;", end=" ")
         print("another Ctrl-C after a second stops at once.", flush=True)
         await reloads.cancel()
     print(f"Stopped. {_last_words(app)}")
     return app.stopped_clean
+
+
+def _embedded_too(settings: Settings) -> list[str]:
+    """The embedded queues that are read although the settings name others and not these."""
+    if not settings.queues or settings.sync.config_url is not None or "queues" in settings.embedded.model_fields_set:
+        return []
+    return settings.embedded.queues
 
 
 def _last_words(app: App) -> str:

@@ -9,29 +9,29 @@ from urllib.parse import quote
 import msgspec
 import typer
 
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.delivery.contract import Response
-from flowcatalyst.delivery.egress import EgressGuard
-from flowcatalyst.delivery.http1 import Http1Client
-from flowcatalyst.errors import (
+from flowcatalyst.control import environment
+from flowcatalyst.control.config_source import login_of, masked, target_of
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.errors import (
     ConfigurationError,
     DeliveryError,
     InvalidMessageError,
     QueueUnavailableError,
     TargetRefusedError,
 )
-from flowcatalyst.operations.config_source import login_of, masked, target_of
+from flowcatalyst.http.contract import Response
+from flowcatalyst.http.egress import EgressGuard
+from flowcatalyst.http.http1.client import Http1Client
 from flowcatalyst.queues.contract import Outgoing, Published
 
-API_KEY_VARIABLE: Final = "MESSAGE_ROUTER_API_KEY"
-LOGIN_VARIABLE: Final = "MESSAGE_ROUTER_LOGIN"
 DEFAULT_QUEUE: Final = "default"
 PATIENCE_S: Final = 60.0
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 MAX_REQUEST_BYTES: Final = 2 * 1024 * 1024  # the API takes more
 
 ApiKey = Annotated[
-    str | None, typer.Option(help=f"With --router: its API key; better as variable {API_KEY_VARIABLE}", metavar="KEY")
+    str | None,
+    typer.Option(help=f"With --router: its API key; better as variable {environment.API_KEY}", metavar="KEY"),
 ]
 
 
@@ -49,9 +49,9 @@ class RunningRouter:
             self._target = target_of(f"{self._base}/api/messages?queue={quote(self.name, safe='')}")
         except (TargetRefusedError, ValueError):  # without the reason: it may quote a password
             raise typer.BadParameter("--router is no URL of a router: give it as http://127.0.0.1:8080") from None
-        login = login_of(url) or os.environ.get(LOGIN_VARIABLE)
+        login = login_of(url) or os.environ.get(environment.LOGIN)
         self._headers = [("content-type", "application/json"), ("accept-encoding", "identity")]
-        if key := api_key or os.environ.get(API_KEY_VARIABLE):
+        if key := api_key or os.environ.get(environment.API_KEY):
             self._headers.append(("x-api-key", key))
         if login:
             self._headers.append(("authorization", f"Basic {base64.b64encode(login.encode()).decode()}"))
@@ -89,10 +89,14 @@ class RunningRouter:
         return [Published(one.get("brokerId") or "", one["status"] == "DUPLICATE") for one in results]
 
     def _refusal(self, response: Response) -> Exception:
-        said = f"the {self.place} answered {response.status}: {_detail(response)}"
+        try:
+            detail = str(msgspec.json.decode(response.body)["detail"])
+        except (msgspec.DecodeError, UnicodeError, TypeError, KeyError):
+            detail = "it seems to be no router"
+        said = f"the {self.place} answered {response.status}: {detail}"
         match response.status:
             case 401 | 403:
-                how = f"set {API_KEY_VARIABLE} to an API key or {LOGIN_VARIABLE} to name:password, of an admin"
+                how = f"set {environment.API_KEY} to an API key or {environment.LOGIN} to name:password, of an admin"
                 return ConfigurationError(f"{said}; {how}")
             case 404:
                 return ConfigurationError(said)
@@ -111,14 +115,8 @@ def _requests(messages: Sequence[Outgoing]) -> Iterator[list[Mapping[str, Any]]]
             yield request
             request, size = [], 0
         deduplication = {} if message.deduplication_id is None else {"deduplicationId": message.deduplication_id}
-        request.append({**msgspec.json.decode(message.body), **deduplication})
+        # Its fields as they are: a payload must not be written anew.
+        request.append({**msgspec.json.decode(message.body, type=dict[str, msgspec.Raw]), **deduplication})
         size += len(message.body)
     if request:
         yield request
-
-
-def _detail(response: Response) -> str:
-    try:
-        return str(msgspec.json.decode(response.body)["detail"])
-    except (msgspec.DecodeError, UnicodeError, TypeError, KeyError):
-        return "it seems to be no router"

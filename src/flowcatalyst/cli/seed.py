@@ -10,24 +10,23 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from flowcatalyst.cli.run import DataDir, SettingsFile
-from flowcatalyst.cli.running_router import ApiKey, RunningRouter
-from flowcatalyst.cli.way_in import (
+from flowcatalyst.cli.queue_access import (
     Create,
+    QueueAccess,
     QueueName,
     QueueUri,
     StraightWayIn,
-    WayIn,
     choose_queue,
     counted,
     run_to_end,
     shown,
 )
-from flowcatalyst.clock import IdSource, SystemClock
-from flowcatalyst.config import Settings, load_settings
-from flowcatalyst.errors import InvalidMessageError, QueueUnavailableError
-from flowcatalyst.queues.contract import Outgoing
-from flowcatalyst.seeding import CHUNK, RANDOM, GroupMode, Seed, targets_of
+from flowcatalyst.cli.run import DataDir, SettingsFile
+from flowcatalyst.cli.running_router import ApiKey, RunningRouter
+from flowcatalyst.control.settings import Settings, load_settings
+from flowcatalyst.core.clock import IdSource, SystemClock
+from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
+from flowcatalyst.sandbox.seeding import CHUNK, RANDOM, GroupMode, Seed, targets_of
 
 MAX_GROUPS: Final = 1_000_000  # each is remembered
 DEFAULT_ENDPOINT: Final = "fast"
@@ -124,13 +123,13 @@ def _targets(endpoint: str, router_url: str) -> list[str]:
     return found
 
 
-async def _sow(way_in: Callable[[], WayIn], sowing: Seed, sown: _Sown) -> None:
+async def _sow(queue_access: Callable[[], QueueAccess], sowing: Seed, sown: _Sown) -> None:
     clock = SystemClock()
     messages = sowing.messages(sown.wanted)
-    async with aclosing(way_in()) as queue:
+    async with aclosing(queue_access()) as queue:
         started_at = clock.monotonic()
         with _bar(sown.wanted) as (bar, task):
-            while chunk := _next_chunk(messages):
+            while chunk := [message for _, message in islice(messages, CHUNK)]:
                 try:
                     sown.published += len(await queue.publish(chunk))
                 except (QueueUnavailableError, InvalidMessageError) as error:
@@ -142,10 +141,6 @@ async def _sow(way_in: Callable[[], WayIn], sowing: Seed, sown: _Sown) -> None:
         f"{sown.published / seconds:,.0f} messages/s; run {sowing.run}, "
         f"for {sowing.targets[0]}{' and others' if len(sowing.targets) > 1 else ''}"
     )
-
-
-def _next_chunk(messages: Iterator[tuple[str, Outgoing]]) -> list[Outgoing]:
-    return [message for _, message in islice(messages, CHUNK)]
 
 
 @contextmanager

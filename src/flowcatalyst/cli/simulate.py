@@ -8,14 +8,14 @@ import msgspec
 import typer
 from rich.console import Console
 
-from flowcatalyst import interpreter
-from flowcatalyst.clock import SystemClock
-from flowcatalyst.errors import ConfigurationError
+from flowcatalyst.core import interpreter
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.errors import ConfigurationError
 from flowcatalyst.simulation.checker import check as check_history
 from flowcatalyst.simulation.report import Report, make_report
 from flowcatalyst.simulation.report_text import answer, print_report
 from flowcatalyst.simulation.rules.common import Promises
-from flowcatalyst.simulation.run_scenario import Run, run_scenario
+from flowcatalyst.simulation.run_scenario import run_scenario
 from flowcatalyst.simulation.scenario import load_scenario
 
 EXIT_VIOLATIONS: Final = 1
@@ -32,8 +32,10 @@ def simulate(
 ) -> None:
     """Play a scenario with the real router on virtual time, and report what became of the messages."""
     loaded = load_scenario(scenario)
-    if json is not None:
-        _check_place(json)
+    # Before the simulation, not after it.
+    if json not in (None, STANDARD_OUTPUT) and (Path(json).is_dir() or not Path(json).parent.is_dir()):
+        what = "it is a folder" if Path(json).is_dir() else f"there is no folder {Path(json).parent}"
+        raise ConfigurationError(f"report {json} cannot be written, {what}: name another file with --json")
     interpreter.tune()
     clock = SystemClock()
     started_at = clock.monotonic()
@@ -42,28 +44,19 @@ def simulate(
     report = make_report(run)
     report.answer = answer(report)
     if check:
-        report.violations = _violations(run)
+        promises = Promises(ordered_redelivery=run.scenario.queue.ordered)
+        found = [f"{rule}: {violation}" for rule, violation in check_history(run.events, promises)]
+        more = [f"and {len(found) - MOST_VIOLATIONS:,} more"] if len(found) > MOST_VIOLATIONS else []
+        report.violations = found[:MOST_VIOLATIONS] + more
     if json is not None:
         _write_json(report, json)
     if json != STANDARD_OUTPUT:
-        print_report(report, _console(), wall_s)
+        # Plain text, wide enough for the tables also where there is no terminal to ask.
+        console = Console(highlight=False, markup=False, emoji=False, color_system=None)
+        console.width = min(max(console.width, NARROWEST), WIDEST) if console.is_terminal else PIPE_WIDTH
+        print_report(report, console, wall_s)
     if report.violations or report.errors:
         raise typer.Exit(EXIT_VIOLATIONS)
-
-
-def _violations(run: Run) -> list[str]:
-    promises = Promises(ordered_redelivery=run.scenario.queue.ordered)
-    found = [f"{rule}: {violation}" for rule, violation in check_history(run.events, promises)]
-    if len(found) > MOST_VIOLATIONS:
-        return [*found[:MOST_VIOLATIONS], f"and {len(found) - MOST_VIOLATIONS:,} more"]
-    return found
-
-
-def _check_place(where: str) -> None:
-    """Before the simulation, not after it."""
-    if where != STANDARD_OUTPUT and (Path(where).is_dir() or not Path(where).parent.is_dir()):
-        what = "it is a folder" if Path(where).is_dir() else f"there is no folder {Path(where).parent}"
-        raise ConfigurationError(f"report {where} cannot be written, {what}: name another file with --json")
 
 
 def _write_json(report: Report, where: str) -> None:
@@ -76,10 +69,3 @@ def _write_json(report: Report, where: str) -> None:
         Path(where).write_bytes(text)
     except OSError as error:
         raise ConfigurationError(f"report {where} cannot be written: {error.strerror}; name another file") from None
-
-
-def _console() -> Console:
-    """Plain text, wide enough for the tables also where there is no terminal to ask."""
-    console = Console(highlight=False, markup=False, emoji=False, color_system=None)
-    console.width = min(max(console.width, NARROWEST), WIDEST) if console.is_terminal else PIPE_WIDTH
-    return console

@@ -7,7 +7,7 @@ from ipaddress import IPv6Address
 from typing import Final
 from urllib.parse import parse_qsl, unquote
 
-from flowcatalyst.errors import ConfigurationError
+from flowcatalyst.core.errors import ConfigurationError
 
 FORMS: Final = (
     "embedded:NAME",
@@ -18,8 +18,10 @@ FORMS: Final = (
     "tls://HOST:PORT/STREAM?consumer=NAME",
     "amqp://HOST:PORT/QUEUE",
     "amqps://HOST:PORT/QUEUE",
+    "postgresql://HOST:PORT/DATABASE?queue=NAME",
+    "postgres://HOST:PORT/DATABASE?queue=NAME",
 )
-DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "amqp": 5672, "amqps": 5671}
+DEFAULT_PORTS: Final = {"nats": 4222, "tls": 4222, "amqp": 5672, "amqps": 5671, "postgresql": 5432, "postgres": 5432}
 _REGION: Final = r"[a-z]{2,4}(?:-[a-z]+)+-\d{1,2}"
 _REGION_IN_HOST: Final = re.compile(rf"(?:^|\.)(?:sqs(?:-fips)?\.(?P<new>{_REGION})|(?P<old>{_REGION})\.queue)\.")
 _AMAZON: Final = (".amazonaws.com", ".amazonaws.com.cn", ".amazonaws.eu", ".api.aws")
@@ -30,13 +32,26 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_-]+")
 _URI: Final = re.compile(r"[A-Za-z]+://(?P<authority>[^/?#]*)(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?")
 _HOST: Final = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[\w.-]+))(?::(?P<port>.*))?")
 _OPTION_VALUES: Final = {
-    "region": (re.compile(r"[a-z0-9-]{1,40}"), "a region, as eu-west-1"),
+    "region": (re.compile(r"[a-z0-9-]{1,40}"), "a region, such as eu-west-1"),
     "consumer": (_WORD, "made of letters, digits, - and _"),
-    "subject": (re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:>|\*|[^\s.*>]+)"), "a subject, as orders.new or orders.>"),
+    "subject": (re.compile(r"(?:(?:\*|[^\s.*>]+)\.)*(?:>|\*|[^\s.*>]+)"), "a subject, such as orders.new or orders.>"),
     "groupHeader": (re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"), "the name of a header"),
-    "groupToken": (re.compile(r"[1-9][0-9]?"), "the number of a subject's token, from 1 to 99"),
+    "groupToken": (re.compile(r"[1-9][0-9]?|all"), "the number of a subject's token, from 1 to 99, or all"),
     "create": (re.compile(r"true|false", re.IGNORECASE), "true or false"),
+    "queue": (
+        re.compile(r"\S(?:.{0,198}\S)?"),
+        "a name of 1 to 200 characters that neither begins nor ends in a space",
+    ),
+    "schema": (re.compile(r"[a-z_][a-z0-9_]{0,39}"), "made of small letters, digits and _, up to 40 of them"),
+    "sslmode": (
+        re.compile(r"disable|prefer|require|verify-ca|verify-full"),
+        "one of PostgreSQL's, such as verify-full",
+    ),
 }
+
+
+_HIDDEN: Final = "***"
+_LIKE_A_SECRET: Final = re.compile(r"key|token|secret|passw|pwd|sig|credential|auth", re.IGNORECASE)
 
 
 @dataclass(slots=True, frozen=True)
@@ -70,7 +85,7 @@ class NatsAddress:
     consumer: str
     subject: str | None = None  # what to consume and to publish to; None: consume all, publish to the stream's first
     group_header: str | None = None  # None: the header that our publisher sets
-    group_token: int | None = None  # number of the subject's token that names the group, from 1, where no header does
+    group_token: int | None = None  # the subject's token that names the group, from 1, where no header does; 0: all
     create: bool = False
 
 
@@ -83,7 +98,18 @@ class AmqpAddress:
     tls: bool = False
 
 
-Address = EmbeddedAddress | SqsAddress | NatsAddress | AmqpAddress
+@dataclass(slots=True, frozen=True)
+class PostgresAddress:
+    """A queue in a PostgreSQL database."""
+
+    hosts: tuple[tuple[str, int], ...]
+    database: str
+    queue: str
+    schema: str | None = None  # of its tables; None: the default one
+    sslmode: str | None = None  # None: TLS if the server has it, checked if we have a CA
+
+
+Address = EmbeddedAddress | SqsAddress | NatsAddress | AmqpAddress | PostgresAddress
 
 
 def parse_queue_uri(uri: str) -> Address:
@@ -104,10 +130,30 @@ def parse_queue_uri(uri: str) -> Address:
                 return _nats(_split(uri, scheme))
             case "amqp" | "amqps":
                 return _amqp(_split(uri, scheme))
+            case "postgresql" | "postgres":
+                return _postgres(_split(uri, scheme))
     except ValueError as error:
         forms = " or ".join(form for form in FORMS if form.startswith(f"{scheme}:"))
         raise ConfigurationError(f"its queueUri {error}; its form is {forms}") from None
     raise ConfigurationError(f"its queueUri has no known scheme; the forms are {', '.join(FORMS)}")
+
+
+def shown_uri(uri: str) -> str:
+    """A queueUri for people, also one that is refused: without user info and values that may be secrets."""
+    scheme, slashes, rest = uri.partition("://")
+    if slashes and "@" in rest:  # no address has one, so nobody can tell where a password begins
+        uri = f"{scheme}://{_HIDDEN}@{rest.rpartition('@')[2]}"
+    address, mark, query = uri.partition("#")[0].partition("?")
+    return f"{address}{mark}{'&'.join(_shown_option(one) for one in query.split('&') if one)}"
+
+
+def _shown_option(option: str) -> str:
+    name, equals, value = option.partition("=")
+    if name in _OPTION_VALUES and _OPTION_VALUES[name][0].fullmatch(unquote(value)):
+        return option  # groupToken is none
+    if equals and not _LIKE_A_SECRET.search(unquote(option)):
+        return option
+    return f"{name}={_HIDDEN}" if equals else _HIDDEN
 
 
 @dataclass(slots=True, frozen=True)
@@ -121,14 +167,14 @@ class _Parts:
 def _split(uri: str, scheme: str) -> _Parts:
     """By hand: `urlsplit` knows one host only, and its errors repeat what is between // and /."""
     if any(character.isspace() or not character.isprintable() for character in uri):
-        raise ValueError("has a blank or a control character")
+        raise ValueError("contains a space or a control character")
     if "@" in uri:
         raise ValueError(
             "has an @. Credentials would be shown with it: put them into the settings or the environment. "
             "In a name it is written %40"
         )
     if "#" in uri:
-        raise ValueError("has a # part")
+        raise ValueError("has a fragment (#)")
     found = _URI.fullmatch(uri)
     if found is None:
         raise ValueError("has no // after its scheme")
@@ -138,9 +184,9 @@ def _split(uri: str, scheme: str) -> _Parts:
 def _embedded(uri: str) -> EmbeddedAddress:
     name = uri.partition(":")[2].removeprefix("//")
     if not name or name.isspace():
-        raise ValueError("names no queue")
+        raise ValueError("has no queue name")
     if not name.isprintable():
-        raise ValueError("names a queue with a control character")
+        raise ValueError("has a control character in its queue name")
     return EmbeddedAddress(name)
 
 
@@ -148,7 +194,7 @@ def _sqs_by_url(parts: _Parts) -> SqsAddress:
     options = _options(parts, {"region", "create"})
     path = [part for part in parts.path.split("/") if part]
     if len(path) < 2 or not _SQS_NAME.fullmatch(path[-1]):
-        raise ValueError("is no SQS queue URL, which ends in /ACCOUNT/QUEUE")
+        raise ValueError("is not an SQS queue URL, which ends in /ACCOUNT/QUEUE")
     host, port = _host(parts.authority)
     server = f"{parts.scheme}://{_in_url(host)}{f':{port}' if port else ''}"
     found = _REGION_IN_HOST.search(host)
@@ -165,7 +211,7 @@ def _sqs_by_url(parts: _Parts) -> SqsAddress:
 def _sqs_by_name(parts: _Parts) -> SqsAddress:
     options = _options(parts, {"region", "create"})
     if not _SQS_NAME.fullmatch(parts.authority):
-        raise ValueError("names no queue that SQS could have")
+        raise ValueError("has an invalid SQS queue name")
     if parts.path.strip("/"):
         raise ValueError("has a path after the name of the queue")
     return SqsAddress(queue_name=parts.authority, region=options.get("region"), create=_flag(options, "create"))
@@ -175,17 +221,17 @@ def _nats(parts: _Parts) -> NatsAddress:
     options = _options(parts, {"consumer", "subject", "groupHeader", "groupToken", "create"})
     stream = _name_in_path(parts, "stream")
     if not _WORD.fullmatch(stream):
-        raise ValueError("names a stream with other characters than letters, digits, - and _")
+        raise ValueError("has an invalid stream name: use letters, digits, - and _")
     if "consumer" not in options:
         raise ValueError("has no consumer: add ?consumer=NAME, the durable consumer that all routers share")
-    token = options.get("groupToken")
+    number = options.get("groupToken")
     return NatsAddress(
         servers=tuple(f"{parts.scheme}://{_in_url(host)}:{port}" for host, port in _hosts(parts)),
         stream=stream,
         consumer=options["consumer"],
         subject=options.get("subject"),
         group_header=options.get("groupHeader"),
-        group_token=None if token is None else int(token),
+        group_token=None if number is None else 0 if number == "all" else int(number),
         create=_flag(options, "create"),
     )
 
@@ -195,12 +241,20 @@ def _amqp(parts: _Parts) -> AmqpAddress:
     return AmqpAddress(_hosts(parts), _name_in_path(parts, "queue"), tls=parts.scheme == "amqps")
 
 
+def _postgres(parts: _Parts) -> PostgresAddress:
+    options = _options(parts, {"queue", "schema", "sslmode"})
+    if "queue" not in options:
+        raise ValueError("has no queue: add ?queue=NAME")
+    database = _name_in_path(parts, "database")
+    return PostgresAddress(_hosts(parts), database, options["queue"], options.get("schema"), options.get("sslmode"))
+
+
 def _name_in_path(parts: _Parts, what: str) -> str:
     name = unquote(parts.path.removeprefix("/"))
     if not name or "/" in name:
-        raise ValueError(f"names no {what}: it ends in /{what.upper()}")
+        raise ValueError(f"has no {what} name: it ends in /{what.upper()}")
     if name.strip() != name or not name.isprintable() or "\ufffd" in name:
-        raise ValueError(f"names a {what} with a blank at its end or with characters that are no text")
+        raise ValueError(f"has an invalid {what} name: it ends in a space or contains undecodable characters")
     return name
 
 
@@ -214,21 +268,16 @@ def _host(text: str) -> tuple[str, int | None]:
     """Host and port, None if there is none. An IPv6 address is without its brackets."""
     found = _HOST.fullmatch(text)
     if found is None:
-        raise ValueError("names no host" if not text else "names a host that is none")
-    if found["ipv6"] and not _is_ipv6(found["ipv6"]):
-        raise ValueError("names a host that is none")
+        raise ValueError("has no host" if not text else "has an invalid host")
+    if found["ipv6"]:
+        try:
+            IPv6Address(found["ipv6"])
+        except ValueError:
+            raise ValueError("has an invalid host") from None
     port = found["port"] or ""
     if port and not (re.fullmatch(r"[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
-        raise ValueError("has a port that is none")
+        raise ValueError("has an invalid port")
     return (found["ipv6"] or found["name"]).lower(), int(port) if port else None
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        IPv6Address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _in_url(host: str) -> str:

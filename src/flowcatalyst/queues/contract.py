@@ -1,38 +1,28 @@
 """What the router asks of a queue, and what a queue may differ in.
 
-A difference between brokers is a field of `Capabilities`, never an optional method.
+A difference between brokers is a field of `Capabilities` or `Batching`, never an optional method.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flowcatalyst.errors import InvalidMessageError
-from flowcatalyst.message import MAX_BODY_BYTES, Delivery, Settled
+from flowcatalyst.core.errors import InvalidMessageError
+from flowcatalyst.core.message import MAX_BODY_BYTES, Capabilities, Delivery, Settled
 
 
 @dataclass(slots=True, frozen=True)
-class Capabilities:
-    """The ways in which brokers differ, as far as the router cares."""
+class Batching:
+    """How many messages go into one call of a queue. Nothing of what it promises depends on it."""
 
-    ordered_redelivery: bool  # a message given back is shown again before the later ones of its group
-    locks_groups: bool  # a group with a message in flight is shown to nobody else
-    delayed_nack: bool  # honours the delay of a nack
-    extends: bool  # received messages have a lease, and it can be extended
     max_batch: int  # most messages one receive returns
-    visibility_s: float  # how long a received message stays hidden; infinite: as long as its receiver is connected
-    ordered_receive: bool = True  # messages of a group are first shown in the order they were published
-    ordered_takeover: bool = True  # what a receiver that left or vanished had is shown before what comes after it
-    selects_pools: bool = False  # can be asked for messages of certain pools; its storage is ours
-    deduplicates: bool = True  # a deduplication id that was published a moment ago is not published again
-    long_poll_s: float = 20.0  # how long one receive may wait; also how long a stop may have to wait for it
     partial_pause_s: float = 0.0  # pause after a partly filled batch, where polls cost money
     settle_linger_s: float = 0.0  # how long to collect acks for a batch, where settle calls cost money
     settle_batch: int = 100  # this many acks are worth a call of their own
 
 
 @dataclass(slots=True, frozen=True)
-class Room:
+class FreeCapacity:
     """How many more messages each pool takes, by the pool code that messages name."""
 
     pools: Mapping[str, int]
@@ -43,13 +33,13 @@ class Room:
 
 
 class Demand(Protocol):
-    """What the pools can take while a receive waits. It is live: room comes and goes meanwhile."""
+    """What the pools can take while a receive waits. It is live: capacity comes and goes meanwhile."""
 
-    def room(self) -> Room:
+    def free_capacity(self) -> FreeCapacity:
         """As it is now."""
 
     def on_growth(self, look_again: Callable[[], None]) -> Callable[[], None]:
-        """Call `look_again` whenever a pool that had no room has some. Calling what this returns ends that."""
+        """Call `look_again` whenever a pool that had no free capacity has some. Calling what this returns ends that."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -103,13 +93,14 @@ class Queue(Protocol):
 
     name: str
     capabilities: Capabilities
+    batching: Batching
 
     @property
     def calls(self) -> Mapping[str, int]:
         """Requests to the broker so far, by kind, where they are worth counting: some cost money."""
 
     @property
-    def advice(self) -> Sequence[str]:
+    def setup_warnings(self) -> Sequence[str]:
         """What its operator should know about how the queue is set up at its broker; complete after a first receive."""
 
     @property
@@ -126,13 +117,13 @@ class Queue(Protocol):
         """Use the present connection to the broker no more: it hangs. Calls under way on it fail, later ones dial."""
 
     def fit(self, capacity: int) -> None:
-        """The router may own this many messages at once; it never asks for more than it has room for."""
+        """The router may own this many messages at once; it never asks for more than it has free capacity for."""
 
     async def receive(self, limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
         """Up to `limit` messages, oldest first in each group; empty when none came within `wait_s`.
 
-        A queue that selects pools brings no more for a pool than `demand` has room for at that moment, and groups in
-        the order in which they became ready, not by the age of their first message: what fails again and again is
+        A queue that selects pools brings no more for a pool than `demand` has free capacity for then, and groups
+        in the order in which they became ready, not by the age of their first message: what fails again and again is
         always the oldest. Other queues pass the demand by.
 
         It ends by itself a few seconds after `wait_s` at the latest, whatever the broker does.
@@ -147,7 +138,7 @@ class Queue(Protocol):
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
         """Keep messages hidden for `seconds` from now and set their `lease_until`."""
 
-    def holds(self, delivery: Delivery) -> bool:
+    def still_ours(self, delivery: Delivery) -> bool:
         """Whether a message that was received is still ours, as far as can be told without asking the broker.
 
         False where it came over a connection that is gone: somebody else may have it by now.
@@ -155,21 +146,6 @@ class Queue(Protocol):
 
     async def depth(self) -> Depth | None:
         """How many messages the queue holds, as far as the broker can tell; None if it cannot."""
-
-
-class Source(Protocol):
-    """Where a delivery came from, as the core sees it: it can be ended there, and it can tell what that means."""
-
-    name: str
-    capabilities: Capabilities
-
-    def ack(self, delivery: Delivery, done: Callable[[], None] | None = None) -> None:
-        """Remove the message from its queue; `done` is called when that is durable."""
-
-    def nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False) -> None: ...
-
-    def holds(self, delivery: Delivery) -> bool:
-        """Whether the message is still ours, as far as can be told without asking the broker."""
 
 
 class Publisher(Protocol):

@@ -8,12 +8,22 @@ turns.
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from flowcatalyst.clock import Clock
-from flowcatalyst.message import Delivery, Settled, pool_code_of
-from flowcatalyst.queues.contract import Capabilities, Demand, Depth, Loss, Outgoing, Published, Room, check_outgoing
+from flowcatalyst.core.clock import Clock
+from flowcatalyst.core.message import Capabilities, Delivery, Settled, pool_code_of
+from flowcatalyst.queues.contract import (
+    Batching,
+    Demand,
+    Depth,
+    FreeCapacity,
+    Loss,
+    Outgoing,
+    Published,
+    check_outgoing,
+)
 from flowcatalyst.queues.memory_lanes import Lanes
 
 SHORTEST_WAIT_S: Final = 1e-6  # a loop whose clock stands still would never get to the end of a shorter one
@@ -49,7 +59,7 @@ class MemoryQueue:
     ) -> None:
         assert ordered or not selects_pools, "there is no queue that selects pools and does not keep order"
         self.name = name
-        self.advice: Sequence[str] = ()
+        self.setup_warnings: Sequence[str] = ()
         self.calls: Mapping[str, int] = {}
         self.losses: list[Loss] = []
         self.capabilities = Capabilities(
@@ -59,9 +69,9 @@ class MemoryQueue:
             selects_pools=selects_pools,
             delayed_nack=True,
             extends=True,
-            max_batch=max_batch,
             visibility_s=visibility_s,
         )
+        self.batching = Batching(max_batch)
         self._clock = clock
         self._stored: dict[int, _Stored] = {}
         self._lanes_by_pool = Lanes() if selects_pools else None
@@ -101,13 +111,16 @@ class MemoryQueue:
         try:
             while True:
                 self._changed.clear()
-                room = demand.room() if demand is not None else None
-                if batch := self._select(limit, room) if selects else self._take(limit):
+                free_capacity = demand.free_capacity() if demand is not None else None
+                if batch := self._select(limit, free_capacity) if selects else self._take(limit):
                     return batch
                 now = self._clock.monotonic()
                 if now >= deadline:
                     return []
-                await self._wait(min(deadline, self._next_visible(now, deadline)) - now)
+                wait_until = min(deadline, self._next_visible(now, deadline))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(SHORTEST_WAIT_S, wait_until - now)):
+                        await self._changed.wait()
         finally:
             if end_notice is not None:
                 end_notice()
@@ -116,7 +129,7 @@ class MemoryQueue:
         return [self._settle(delivery.receipt, None) for delivery in deliveries]
 
     async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
-        return [self._give_back(delivery.receipt, delay_s, delivery.failures, unlock) for delivery in deliveries]
+        return [self._requeue(delivery.receipt, delay_s, delivery.failures, unlock) for delivery in deliveries]
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
         results = [self._settle(delivery.receipt, seconds) for delivery in deliveries]
@@ -125,7 +138,7 @@ class MemoryQueue:
                 delivery.lease_until = self._clock.monotonic() + seconds
         return results
 
-    def holds(self, delivery: Delivery) -> bool:
+    def still_ours(self, delivery: Delivery) -> bool:
         """Only its lease, which the router watches itself, can end."""
         return True
 
@@ -133,6 +146,10 @@ class MemoryQueue:
         now = self._clock.monotonic()
         hidden = sum(stored.visible_at > now for stored in self._stored.values())
         return Depth(waiting=len(self._stored) - hidden, leased=hidden, delayed=0)
+
+    async def waiting_for(self, pool: str, most: int) -> int:
+        now = self._clock.monotonic()
+        return min(most, sum(stored.visible_at <= now and stored.pool == pool for stored in self._stored.values()))
 
     def _append(self, message: Outgoing) -> Published:
         now = self._clock.monotonic()
@@ -161,11 +178,11 @@ class MemoryQueue:
                 batch.append(self._lease(stored, now))
         return batch
 
-    def _select(self, limit: int, room: Room | None) -> list[Delivery]:
+    def _select(self, limit: int, free_capacity: FreeCapacity | None) -> list[Delivery]:
         now = self._clock.monotonic()
         assert self._lanes_by_pool is not None
         self._lanes_by_pool.show_due(now)
-        chosen = self._lanes_by_pool.choose(min(limit, self.capabilities.max_batch), room)
+        chosen = self._lanes_by_pool.choose(min(limit, self.batching.max_batch), free_capacity)
         return [self._lease(self._stored[message.number], now) for message in chosen]
 
     def _lease(self, stored: _Stored, now: float) -> Delivery:
@@ -181,13 +198,18 @@ class MemoryQueue:
             failures=stored.failures,
         )
 
-    def _give_back(self, receipt: Receipt, delay_s: float, failures: int, unlock: bool) -> Settled:
+    def _requeue(self, receipt: Receipt, delay_s: float, failures: int, unlock: bool) -> Settled:
         stored = self._stored.get(receipt[0])
         result = self._settle(receipt, delay_s)
         if stored is not None and result is Settled.OK:
             stored.failures = failures
             if unlock:
-                self._move_to_own_lane(stored)
+                if self._lanes_by_pool is not None:
+                    self._lanes_by_pool.leave(stored)
+                stored.lane = f"alone-{stored.number}"
+                if self._lanes_by_pool is not None:
+                    self._lanes_by_pool.enter(stored)
+                    self._lanes_by_pool.hide(stored)
         return result
 
     def _settle(self, receipt: Receipt, hide_s: float | None) -> Settled:
@@ -208,14 +230,6 @@ class MemoryQueue:
         self._changed.set()
         return Settled.OK
 
-    def _move_to_own_lane(self, stored: _Stored) -> None:
-        if self._lanes_by_pool is not None:
-            self._lanes_by_pool.leave(stored)
-        stored.lane = f"alone-{stored.number}"
-        if self._lanes_by_pool is not None:
-            self._lanes_by_pool.enter(stored)
-            self._lanes_by_pool.hide(stored)
-
     def _hide_until(self, stored: _Stored, visible_at: float) -> None:
         stored.visible_at = visible_at
         if self._lanes_by_pool is not None:
@@ -231,13 +245,6 @@ class MemoryQueue:
         if self._lanes_by_pool is not None:
             return self._lanes_by_pool.next_due(default)
         return min((s.visible_at for s in self._stored.values() if s.visible_at > now), default=default)
-
-    async def _wait(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(max(SHORTEST_WAIT_S, seconds)):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
 
     def _broker_id(self, number: int) -> str:
         return f"{self.name}-{number}"

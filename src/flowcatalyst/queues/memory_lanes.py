@@ -5,8 +5,8 @@ from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
 from typing import Protocol
 
-from flowcatalyst.message import DEFAULT_POOL
-from flowcatalyst.queues.contract import Room
+from flowcatalyst.core.message import DEFAULT_POOL
+from flowcatalyst.queues.contract import FreeCapacity
 
 LANE_SHARE = 20  # messages of one lane in a batch while other lanes have some
 
@@ -81,10 +81,10 @@ class Lanes:
     def next_due(self, default: float) -> float:
         return self._timers[0][0] if self._timers else default
 
-    def choose(self, limit: int, room: Room | None) -> list[Stored]:
-        """Up to `limit` messages, for each pool as many as it has room for: a share of each lane, then more of them."""
-        room = room or Room({}, limit)
-        left = {code: room.of(code) for code in (*room.pools, DEFAULT_POOL)}
+    def choose(self, limit: int, free_capacity: FreeCapacity | None) -> list[Stored]:
+        """Up to `limit` messages, as many for each pool as it has capacity for: a share of each lane, then more."""
+        free_capacity = free_capacity or FreeCapacity({}, limit)
+        left = {code: free_capacity.of(code) for code in (*free_capacity.pools, DEFAULT_POOL)}
         batch: list[tuple[int, int, Stored]] = []
         begun: list[tuple[_Lane, Iterator[Stored]]] = []
 
@@ -104,7 +104,7 @@ class Lanes:
         return [message for _, _, message in sorted(batch, key=lambda row: row[:2])]
 
     def _in_turn(self, left: Mapping[str, int]) -> Iterator[_Lane]:
-        """Lanes of pools that have room left, longest ready first."""
+        """Lanes of pools that have free capacity, longest ready first."""
         queues = {pool: iter(lanes.values()) for pool, lanes in self._ready.items()}
         first = [(next(lanes), pool) for pool, lanes in queues.items()]
         heap = [(lane.turn, lane, pool) for lane, pool in first]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
-from flowcatalyst.message import Result
+from flowcatalyst.core.message import Result
 from flowcatalyst.simulation.history import Event, Facts, Kind
 from flowcatalyst.simulation.rules.common import LIFE_ENDS
 from flowcatalyst.simulation.scenario import Scenario
@@ -35,7 +35,7 @@ class _Group:
     unfinished: dict[str, None] = field(default_factory=dict)  # in the order they were published
     failures: Counter[str] = field(default_factory=Counter)  # by message, since then
     last_failure: str = ""
-    given_back: int = 0
+    nacked: int = 0
     received_at: float | None = None  # since then: when the router got one of its messages first
     attempt_at: float | None = None  # since then: when its first attempt began
     longest: BlockedGroup | None = None
@@ -53,16 +53,22 @@ class BlockedGroups:
 
     def note(self, event: Event) -> None:
         if event.kind is Kind.PUBLISHED:
-            if event.value.ordered:
-                self._publish(event.message, event.value, event.at)
+            facts: Facts = event.value
+            if facts.ordered and facts.group is not None:
+                group = self._groups.get(facts.group)
+                if group is None:
+                    host = facts.target.removeprefix("http://").rstrip("/")
+                    group = self._groups[facts.group] = _Group(facts.group, facts.pool, host)
+                if not group.unfinished:
+                    self._begin(group, event.at)
+                group.unfinished[event.message] = None
+                self._group_of[event.message] = group
             return
         if event.kind in LIFE_ENDS:
             self._held.clear()
         group = self._group_of.get(event.message)
-        if group is not None:
-            self._note_of(group, event)
-
-    def _note_of(self, group: _Group, event: Event) -> None:
+        if group is None:
+            return
         match event.kind:
             case Kind.RECEIVED:
                 self._held.add(event.message)
@@ -71,12 +77,16 @@ class BlockedGroups:
                 group.attempt_at = event.at if group.attempt_at is None else group.attempt_at
             case Kind.NACK:
                 self._held.discard(event.message)
-                group.given_back += 1
+                group.nacked += 1
             case Kind.ANSWER if event.value.result is not Result.SUCCESS:
                 group.failures[event.message] += 1
                 group.last_failure = event.value.detail
-            case Kind.ANSWER | Kind.BURIED:
-                self._move_on(group, event)
+            case Kind.ANSWER | Kind.DEAD_LETTERED:
+                self._compare(group, event.at, ended=True)
+                del group.unfinished[event.message]
+                del self._group_of[event.message]
+                self._held.discard(event.message)
+                self._begin(group, event.at)
 
     def longest(self, now: float) -> list[BlockedGroup]:
         for group in self._groups.values():
@@ -85,26 +95,8 @@ class BlockedGroups:
         found = [group.longest for group in self._groups.values() if group.longest is not None]
         return sorted(found, key=lambda one: (-one.seconds, one.group))[:MOST_SHOWN]
 
-    def _publish(self, name: str, facts: Facts, now: float) -> None:
-        assert facts.group is not None
-        group = self._groups.get(facts.group)
-        if group is None:
-            host = facts.target.removeprefix("http://").rstrip("/")
-            group = self._groups[facts.group] = _Group(facts.group, facts.pool, host)
-        if not group.unfinished:
-            self._begin(group, now)
-        group.unfinished[name] = None
-        self._group_of[name] = group
-
-    def _move_on(self, group: _Group, event: Event) -> None:
-        self._compare(group, event.at, ended=True)
-        del group.unfinished[event.message]
-        del self._group_of[event.message]
-        self._held.discard(event.message)
-        self._begin(group, event.at)
-
     def _begin(self, group: _Group, now: float) -> None:
-        group.since, group.given_back, group.last_failure = now, 0, ""
+        group.since, group.nacked, group.last_failure = now, 0, ""
         group.failures.clear()
         is_held = any(name in self._held for name in islice(group.unfinished, 1))
         group.received_at, group.attempt_at = (now if is_held else None), None
@@ -119,29 +111,24 @@ class BlockedGroups:
         )
 
     def _why(self, group: _Group, now: float) -> str:
-        phase = _longest_phase(group, now)
+        attempt_at = now if group.attempt_at is None else group.attempt_at
+        received_at = attempt_at if group.received_at is None else min(group.received_at, attempt_at)
+        phases = {"attempts": now - attempt_at, "pool": attempt_at - received_at, "queue": received_at - group.since}
+        phase = max(phases, key=lambda phase: phases[phase])  # where the group spent most of the time
         if phase == "attempts":
             failed = group.failures.total()
             if failed:
                 return f"{failed} failed attempt{'s' * (failed > 1)}, last: {group.last_failure}"
             return f"{group.host} was slow to answer"
         if any(name == group.host and _overlap(group, now, one.begin, one.end) for name, one in self._outages):
-            return f"{group.host} was down, given back {group.given_back} times"
+            return f"{group.host} was down, nacked {group.nacked} times"
         if any(_overlap(group, now, one.at, one.at + one.down_for) for one in self._restarts):
             return "the router was down"
         if phase == "pool":
             return f"no free slot or permit in pool {group.pool}"
-        if group.given_back:
-            return f"no room in pool {group.pool}, given back {group.given_back} times"
-        return f"in the queue: no room in pool {group.pool}"
-
-
-def _longest_phase(group: _Group, now: float) -> str:
-    """Where the group spent most of the time."""
-    attempt_at = now if group.attempt_at is None else group.attempt_at
-    received_at = attempt_at if group.received_at is None else min(group.received_at, attempt_at)
-    phases = {"attempts": now - attempt_at, "pool": attempt_at - received_at, "queue": received_at - group.since}
-    return max(phases, key=lambda phase: phases[phase])
+        if group.nacked:
+            return f"no free capacity in pool {group.pool}, nacked {group.nacked} times"
+        return f"in the queue: no free capacity in pool {group.pool}"
 
 
 def _overlap(group: _Group, now: float, begin: float, end: float) -> bool:

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import unquote
 
-import msgspec
-
-from flowcatalyst.delivery.contract import Response, Target
-from flowcatalyst.errors import ConnectError, DeliveryError, RequestTimeoutError
+from flowcatalyst.core.errors import ConnectError, DeliveryError, RequestTimeoutError
+from flowcatalyst.core.targets import Target
+from flowcatalyst.http.contract import Response
+from flowcatalyst.http.mediator import MESSAGE_ID
 
 # (now, message id) -> how long the answer takes, and the answer: a response or the way in which there is none.
 Behaviour = Callable[[float, str], tuple[float, Response | DeliveryError]]
@@ -20,12 +21,17 @@ class SimulatedHttp:
         self._timeout_s = timeout_s
 
     async def post(
-        self, target: Target, headers: Sequence[tuple[str, str]], body: bytes, timeout_s: float | None = None
+        self,
+        target: Target,
+        headers: Sequence[tuple[str, str]],
+        body: bytes,
+        timeout_s: float | None = None,
+        lines: str = "",
     ) -> Response:
         behaviour = self._behaviours.get(target.host)
         if behaviour is None:
-            raise ConnectError(f"nobody is called {target.host}")
-        message_id: str = msgspec.json.decode(body)["messageId"]
+            raise ConnectError(f"there is no host {target.host}")
+        message_id = unquote(lines.partition(f"{MESSAGE_ID}: ")[2].partition("\r\n")[0])
         latency_s, answer = behaviour(asyncio.get_running_loop().time(), message_id)
         limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
         await asyncio.sleep(min(latency_s, limit_s))

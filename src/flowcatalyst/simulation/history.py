@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from flowcatalyst.message import DispatchMode
+from flowcatalyst.core.message import DispatchMode
 
 
 class Kind(StrEnum):
@@ -19,7 +19,7 @@ class Kind(StrEnum):
     ANSWER = "answer"  # [Outcome] the router knows what the attempt meant
     UNKNOWN = "unknown"  # [] the attempt was cut off: nobody knows what the endpoint did
     VERDICT = "verdict"  # [Verdict] what the pool decided
-    BURIED = "buried"  # [reason] a dead letter is durable
+    DEAD_LETTERED = "buried"  # [reason] a dead letter is durable
     ACK = "ack"  # [receipt] the router asked the queue to remove it
     ACKED = "acked"  # [Settled | None] what it was told; None: the call failed as a whole
     REMOVED = "removed"  # [] it is gone from the queue

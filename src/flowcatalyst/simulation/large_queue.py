@@ -7,8 +7,8 @@ locks together: a group on an ordered queue; on an unordered one nothing locks a
 import random
 from heapq import heappop, heappush
 
-from flowcatalyst.clock import Clock
-from flowcatalyst.message import Delivery, Settled
+from flowcatalyst.core.clock import Clock
+from flowcatalyst.core.message import Delivery, Settled
 from flowcatalyst.queues.contract import Demand, Outgoing, Published
 from flowcatalyst.queues.memory import MemoryQueue, Receipt, _Stored
 from flowcatalyst.simulation.history import History, Kind
@@ -64,12 +64,18 @@ class LargeQueue(SimulatedQueue):
     def _append(self, message: Outgoing) -> Published:
         published = super()._append(message)
         if not published.duplicate:
-            self._enter(self._stored[self._published])
+            stored = self._stored[self._published]
+            lane = self._lane_of(stored)
+            heappush(lane.visible, stored.number)
+            self._offer(lane)
         return published
 
     def _take(self, limit: int) -> list[Delivery]:
         now = self._clock.monotonic()
-        self._show_due(now)
+        while self._timers and self._timers[0][0] <= now:
+            timer = heappop(self._timers)
+            if not self._is_stale(timer):
+                self._show(self._stored[timer[1]])
         batch: list[Delivery] = []
         while len(batch) < limit and (stored := self._next_offered()) is not None:
             lane = self._lane_of(stored)
@@ -89,16 +95,16 @@ class LargeQueue(SimulatedQueue):
         stored = self._stored.get(receipt[0])
         result = super()._settle(receipt, hide_s)
         if stored is not None and result is Settled.OK:
-            if hide_s is None:
-                self._leave(stored)
-            else:
+            if hide_s is not None:
                 self._hide(stored)
+            elif self._hidden_until.pop(stored.number, None) is not None:
+                self._free(self._lane_of(stored))
         return result
 
-    def _give_back(self, receipt: Receipt, delay_s: float, failures: int, unlock: bool) -> Settled:
+    def _requeue(self, receipt: Receipt, delay_s: float, failures: int, unlock: bool) -> Settled:
         stored = self._stored.get(receipt[0])
         before = None if stored is None else self._lane_of(stored)
-        result = super()._give_back(receipt, delay_s, failures, unlock)
+        result = super()._requeue(receipt, delay_s, failures, unlock)
         if stored is not None and before is not None and (now_in := self._lane_of(stored)) is not before:
             now_in.hidden += 1
             self._free(before)
@@ -110,11 +116,6 @@ class LargeQueue(SimulatedQueue):
         return self._timers[0][0] if self._timers else default
 
     # Messages: visible or hidden
-
-    def _enter(self, stored: _Stored) -> None:
-        lane = self._lane_of(stored)
-        heappush(lane.visible, stored.number)
-        self._offer(lane)
 
     def _hide(self, stored: _Stored) -> None:
         """Hide it, or hide it until another time."""
@@ -128,16 +129,6 @@ class LargeQueue(SimulatedQueue):
         lane = self._lane_of(stored)
         heappush(lane.visible, stored.number)
         self._free(lane)
-
-    def _show_due(self, now: float) -> None:
-        while self._timers and self._timers[0][0] <= now:
-            timer = heappop(self._timers)
-            if not self._is_stale(timer):
-                self._show(self._stored[timer[1]])
-
-    def _leave(self, stored: _Stored) -> None:
-        if self._hidden_until.pop(stored.number, None) is not None:
-            self._free(self._lane_of(stored))
 
     def _is_stale(self, timer: tuple[float, int]) -> bool:
         return self._hidden_until.get(timer[1]) != timer[0]
@@ -172,13 +163,13 @@ class LargeQueue(SimulatedQueue):
             heappush(self._offers, (first, lane.name))
 
     def _first_of(self, lane: _Lane) -> int | None:
-        while lane.visible and not self._is_visible_in(lane, lane.visible[0]):
+        while lane.visible:
+            number = lane.visible[0]
+            stored = self._stored.get(number)
+            if stored is not None and number not in self._hidden_until and self._lane_of(stored) is lane:
+                return number
             heappop(lane.visible)
-        return lane.visible[0] if lane.visible else None
-
-    def _is_visible_in(self, lane: _Lane, number: int) -> bool:
-        stored = self._stored.get(number)
-        return stored is not None and number not in self._hidden_until and self._lane_of(stored) is lane
+        return None
 
     def _next_offered(self) -> _Stored | None:
         """The oldest message that can be had now; it stays at the head of its lane."""

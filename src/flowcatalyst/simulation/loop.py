@@ -117,8 +117,18 @@ class SeededLoop(asyncio.BaseEventLoop):
             timer._scheduled = False
             if not timer._cancelled:
                 self._callbacks.append(timer)
-        handle = self._pick()
-        if handle is not None and not handle._cancelled:
+        steps = self._task_steps
+        choices = len(steps) + bool(self._callbacks)
+        if not choices:
+            return
+        chosen = int(self._choose() * choices) if choices > 1 else 0
+        self.trace = crc32(b"%d/%d@%f" % (chosen, choices, self._now), self.trace)
+        if chosen == len(steps):
+            handle = self._callbacks.popleft()
+        else:
+            steps[chosen], steps[-1] = steps[-1], steps[chosen]
+            handle = steps.pop()
+        if not handle._cancelled:
             if self.before_step is not None:
                 life = handle._context.get(LIFE, 0)
                 self.before_step(life)
@@ -128,18 +138,6 @@ class SeededLoop(asyncio.BaseEventLoop):
             if self.steps == self.steps_limit:
                 raise EndlessError
             handle._run()
-
-    def _pick(self) -> asyncio.Handle | None:
-        steps = self._task_steps
-        choices = len(steps) + bool(self._callbacks)
-        if not choices:
-            return None
-        chosen = int(self._choose() * choices) if choices > 1 else 0
-        self.trace = crc32(b"%d/%d@%f" % (chosen, choices, self._now), self.trace)
-        if chosen == len(steps):
-            return self._callbacks.popleft()
-        steps[chosen], steps[-1] = steps[-1], steps[chosen]
-        return steps.pop()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers are dropped when their time comes."""

@@ -7,9 +7,9 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowcatalyst.clock import Clock
-from flowcatalyst.errors import QueueUnavailableError
-from flowcatalyst.message import Delivery, Settled
+from flowcatalyst.core.clock import Clock
+from flowcatalyst.core.errors import QueueUnavailableError
+from flowcatalyst.core.message import Delivery, Settled
 from flowcatalyst.queues.contract import Demand, Outgoing, Published
 from flowcatalyst.queues.memory import MemoryQueue, Receipt
 from flowcatalyst.simulation.history import Facts, History, Kind, Lost
@@ -103,7 +103,9 @@ class SimulatedQueue(MemoryQueue):
             await asyncio.sleep(CALL_TIMEOUT_S)
             raise QueueUnavailableError("the broker did not answer in time")
         if faults.shows_again:
-            self._show_again()
+            hidden = [stored for stored in self._stored.values() if stored.visible_at > self._clock.monotonic()]
+            if hidden and dice.hit("shows_again", faults.shows_again):
+                self._reveal(dice.rng.choice(hidden))
         batch = await super().receive(limit, wait_s, demand)
         if batch and dice.hit("receive_is_lost", faults.receive_is_lost):
             raise QueueUnavailableError("the connection broke while a batch was on its way")
@@ -114,11 +116,6 @@ class SimulatedQueue(MemoryQueue):
             self._history.add(Kind.RECEIVED, self.name_of(delivery), value=delivery.receipt)
         return batch
 
-    def _show_again(self) -> None:
-        hidden = [stored for stored in self._stored.values() if stored.visible_at > self._clock.monotonic()]
-        if hidden and self._dice.hit("shows_again", self.faults.shows_again):
-            self._reveal(self._dice.rng.choice(hidden))
-
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
         receipts: list[Receipt] = [delivery.receipt for delivery in deliveries]
         names = [self.name_of(delivery) for delivery in deliveries]
@@ -127,7 +124,12 @@ class SimulatedQueue(MemoryQueue):
         results: list[Settled] = []
         try:
             await self._travel_there()
-            results = [self._remove(receipt, name) for receipt, name in zip(receipts, names, strict=True)]
+            for receipt, name in zip(receipts, names, strict=True):
+                was_there = receipt[0] in self._stored
+                result = self._refuse(receipt) or self._settle(receipt, None)
+                if was_there and result is Settled.OK:
+                    self._history.add(Kind.REMOVED, name)
+                results.append(result)
             await self._travel_back()
         except QueueUnavailableError:
             for name in names:
@@ -142,7 +144,14 @@ class SimulatedQueue(MemoryQueue):
         for name, receipt, _ in asked:
             self._history.add(Kind.NACK, name, value=(delay_s, receipt))
         await self._travel_there()
-        results = [self._show_later(name, receipt, delay_s, failures, unlock) for name, receipt, failures in asked]
+        results: list[Settled] = []
+        for name, receipt, failures in asked:
+            late_s = 0.0
+            if self._dice.hit("redelivers_late", self.faults.redelivers_late):
+                late_s = self._dice.rng.uniform(0.1, 30.0)
+            result = self._refuse(receipt) or self._requeue(receipt, delay_s + late_s, failures, unlock)
+            self._history.add(Kind.NACKED, name, value=(delay_s, result))
+            results.append(result)
         await self._travel_back()
         return results
 
@@ -166,21 +175,6 @@ class SimulatedQueue(MemoryQueue):
 
     def router_left(self) -> None:
         """The router stopped or crashed. Leases run out by themselves."""
-
-    def _remove(self, receipt: Receipt, name: str) -> Settled:
-        was_there = receipt[0] in self._stored
-        result = self._refuse(receipt) or self._settle(receipt, None)
-        if was_there and result is Settled.OK:
-            self._history.add(Kind.REMOVED, name)
-        return result
-
-    def _show_later(self, name: str, receipt: Receipt, delay_s: float, failures: int, unlock: bool) -> Settled:
-        late_s = 0.0
-        if self._dice.hit("redelivers_late", self.faults.redelivers_late):
-            late_s = self._dice.rng.uniform(0.1, 30.0)
-        result = self._refuse(receipt) or self._give_back(receipt, delay_s + late_s, failures, unlock)
-        self._history.add(Kind.NACKED, name, value=(delay_s, result))
-        return result
 
     def _refuse(self, receipt: Receipt) -> Settled | None:
         """The faults of one message in a batch."""

@@ -2,7 +2,7 @@
 
 | kind | like | order after a nack | shows a group to others | brings |
 |---|---|---|---|---|
-| embedded | our own queue | kept | no | per pool what it has room for |
+| embedded | our own queue | kept | no | per pool what it has free capacity for |
 | fifo | SQS FIFO | kept | no | whatever comes first |
 | unordered | JetStream | not kept | yes | whatever comes first |
 | connection | ActiveMQ | not kept | only when the connection is gone | whatever comes first |
@@ -10,14 +10,13 @@
 
 import asyncio
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from inspect import signature
 from typing import Any, Final
 
-from flowcatalyst.clock import Clock
-from flowcatalyst.errors import QueueUnavailableError
-from flowcatalyst.message import Delivery
+from flowcatalyst.core.clock import Clock
+from flowcatalyst.core.errors import QueueUnavailableError
+from flowcatalyst.core.message import Delivery
 from flowcatalyst.queues.contract import Demand, Outgoing, Published
 from flowcatalyst.queues.memory import MemoryQueue, Receipt, _Stored
 from flowcatalyst.simulation.history import History, Kind, Lost
@@ -79,7 +78,7 @@ class ConnectionQueue(SimulatedQueue):
         self._away: dict[str, float] = {}  # group -> until when another router has it
         self._dead: set[Receipt] = set()
 
-    def holds(self, delivery: Delivery) -> bool:
+    def still_ours(self, delivery: Delivery) -> bool:
         return delivery.receipt not in self._dead
 
     def cut(self, down_s: float, taken: float = 0.0) -> None:
@@ -93,9 +92,18 @@ class ConnectionQueue(SimulatedQueue):
                 self._lose(stored)
             stored.visible_at = max(stored.visible_at, self._down_until)
             groups.setdefault(stored.message.group or stored.lane, []).append(stored)
+        rng, loop = self._dice.rng, asyncio.get_running_loop()
         for group, messages in groups.items():
-            if self._away.get(group, 0.0) <= now and self._dice.hit("taken by another router", taken):
-                self._take_away(group, messages, now)
+            if self._away.get(group, 0.0) > now or not self._dice.hit("taken by another router", taken):
+                continue
+            # Another router has the group for a while and delivers its first messages, one after the other.
+            at = now
+            for stored in messages[: rng.randint(0, 3)]:
+                at += rng.uniform(0.1, 3.0)
+                loop.call_at(at, self._settle_for_other, stored.number)
+            self._away[group] = until = at + rng.uniform(0.0, 5.0)
+            for stored in messages:
+                stored.visible_at = max(stored.visible_at, until)
         self._history.add(Kind.CUT, value=max(self._down_until, *self._away.values(), 0.0))
         self._changed.set()
 
@@ -127,17 +135,6 @@ class ConnectionQueue(SimulatedQueue):
         stored.receives += 1
         stored.visible_at = 0.0
         self._history.add(Kind.LOST, self._names[self._broker_id(stored.number)], value=Lost.CONNECTION)
-
-    def _take_away(self, group: str, messages: Sequence[_Stored], now: float) -> None:
-        """Another router has the group for a while and delivers its first messages, one after the other."""
-        rng, loop = self._dice.rng, asyncio.get_running_loop()
-        at = now
-        for stored in messages[: rng.randint(0, 3)]:
-            at += rng.uniform(0.1, 3.0)
-            loop.call_at(at, self._settle_for_other, stored.number)
-        self._away[group] = until = at + rng.uniform(0.0, 5.0)
-        for stored in messages:
-            stored.visible_at = max(stored.visible_at, until)
 
     def _settle_for_other(self, number: int) -> None:
         stored = self._stored[number]

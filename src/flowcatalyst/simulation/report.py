@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
 
-from flowcatalyst.delivery.mediator import endpoint_of
-from flowcatalyst.message import Outcome, Result
+from flowcatalyst.core.message import Outcome, Result
+from flowcatalyst.core.targets import endpoint_of
 from flowcatalyst.simulation.blocked_groups import BlockedGroup, BlockedGroups
 from flowcatalyst.simulation.history import Event, Facts, Kind
 from flowcatalyst.simulation.run_scenario import LOOK_EVERY_S, Run
@@ -87,7 +87,7 @@ class Report:
     failed_attempts: int = 0
     receives: int = 0
     most_receives: int = 0  # of one message
-    given_back: int = 0
+    nacked: int = 0
     lag: Lag | None = None
     peak_backlog: int = 0
     peak_backlog_at_s: float = 0.0
@@ -150,7 +150,23 @@ class _Tally:
             self._blocked.note(event)
         self._recovery.before(self._run.ended_at, self._backlog)
         self._fill_backlog(len(self._buckets))
-        self._finish()
+        report, observed = self._report, self._run.observed
+        for bucket, lags in zip(self._buckets, self._lags, strict=True):
+            bucket.lag = lag_of(lags)
+            for what in ("published", "delivered", "dead_lettered", "attempts", "failed_attempts"):
+                setattr(report, what, getattr(report, what) + getattr(bucket, what))
+        report.left = self._backlog
+        report.most_receives = max(self._receives.values(), default=0)
+        report.lag = lag_of([lag for lags in self._lags for lag in lags])
+        report.empty_at_s = None if self._backlog else report.empty_at_s
+        report.recovery = self._recovery.result()
+        report.bucket_s, report.buckets = self._bucket_s, self._buckets
+        report.blocked_groups = self._blocked.longest(self._run.ended_at)
+        for code, pool in self._pools.items():
+            pool.permit_waits, pool.permit_wait_s = observed.permit_waits[code], observed.permit_wait_s[code]
+        for url, endpoint in self._endpoints.items():
+            endpoint.breaker_openings = observed.breaker_openings[url]
+        report.pools, report.endpoints = list(self._pools.values()), list(self._endpoints.values())
 
     def _number_of(self, at: float) -> int:
         number = min(int(at / self._bucket_s), len(self._buckets) - 1)
@@ -169,7 +185,14 @@ class _Tally:
         name, report = event.message, self._report
         match event.kind:
             case Kind.PUBLISHED:
-                self._publish(event, bucket)
+                self._facts[name] = event.value
+                self._published_at[name] = event.at
+                bucket.published += 1
+                self._backlog += 1
+                bucket.backlog_peak = max(bucket.backlog_peak, self._backlog)
+                if self._backlog > report.peak_backlog:
+                    report.peak_backlog, report.peak_backlog_at_s = self._backlog, round(event.at, 3)
+                    report.peak_gone_at_s = None
             case Kind.RECEIVED:
                 report.receives += 1
                 self._receives[name] += 1
@@ -180,35 +203,22 @@ class _Tally:
                 self._endpoint_of(name).attempts += 1
             case Kind.ANSWER:
                 self._answer(event, bucket)
-            case Kind.BURIED:
+            case Kind.DEAD_LETTERED:
                 bucket.dead_lettered += 1
                 self._pool(self._facts[name].pool).dead_lettered += 1
             case Kind.NACK:
-                report.given_back += 1
+                report.nacked += 1
             case Kind.NACKED:
                 self._in_router.discard(name)
             case Kind.REMOVED:
-                self._remove(event)
+                self._in_router.discard(name)
+                self._backlog -= 1
+                if self._backlog <= self._slots and report.peak_gone_at_s is None:
+                    report.peak_gone_at_s = round(event.at, 3)
+                if not self._backlog:
+                    report.empty_at_s = round(event.at, 3)
             case Kind.CRASHED | Kind.STOPPED:
                 self._in_router.clear()
-
-    def _publish(self, event: Event, bucket: Bucket) -> None:
-        self._facts[event.message] = event.value
-        self._published_at[event.message] = event.at
-        bucket.published += 1
-        self._backlog += 1
-        bucket.backlog_peak = max(bucket.backlog_peak, self._backlog)
-        if self._backlog > self._report.peak_backlog:
-            self._report.peak_backlog, self._report.peak_backlog_at_s = self._backlog, round(event.at, 3)
-            self._report.peak_gone_at_s = None
-
-    def _remove(self, event: Event) -> None:
-        self._in_router.discard(event.message)
-        self._backlog -= 1
-        if self._backlog <= self._slots and self._report.peak_gone_at_s is None:
-            self._report.peak_gone_at_s = round(event.at, 3)
-        if not self._backlog:
-            self._report.empty_at_s = round(event.at, 3)
 
     def _answer(self, event: Event, bucket: Bucket) -> None:
         name, outcome = event.message, event.value
@@ -231,31 +241,19 @@ class _Tally:
     def _endpoint_of(self, name: str) -> EndpointReport:
         return self._endpoints[endpoint_of(self._facts[name].target)]
 
-    def _finish(self) -> None:
-        report, observed = self._report, self._run.observed
-        for bucket, lags in zip(self._buckets, self._lags, strict=True):
-            bucket.lag = lag_of(lags)
-            for what in ("published", "delivered", "dead_lettered", "attempts", "failed_attempts"):
-                setattr(report, what, getattr(report, what) + getattr(bucket, what))
-        report.left = self._backlog
-        report.most_receives = max(self._receives.values(), default=0)
-        report.lag = lag_of([lag for lags in self._lags for lag in lags])
-        report.empty_at_s = None if self._backlog else report.empty_at_s
-        report.recovery = self._recovery.result()
-        report.bucket_s, report.buckets = self._bucket_s, self._buckets
-        report.blocked_groups = self._blocked.longest(self._run.ended_at)
-        for code, pool in self._pools.items():
-            pool.permit_waits, pool.permit_wait_s = observed.permit_waits[code], observed.permit_wait_s[code]
-        for url, endpoint in self._endpoints.items():
-            endpoint.breaker_openings = observed.breaker_openings[url]
-        report.pools, report.endpoints = list(self._pools.values()), list(self._endpoints.values())
-
 
 class _RecoveryWatch:
     """Finds out when the backlog was normal again after the last outage or restart."""
 
     def __init__(self, scenario: Scenario, ended_at: float) -> None:
-        troubles = [one for one in _troubles(scenario) if one.begin < ended_at]
+        outages = [
+            _Trouble(outage.begin, outage.end, f"{endpoint.name} came back")
+            for endpoint in scenario.endpoints
+            for outage in endpoint.outages
+        ]
+        back = "the router was started again"
+        restarts = [_Trouble(one.at, one.at + one.down_for, back) for one in scenario.restarts]
+        troubles = [one for one in outages + restarts if one.begin < ended_at]
         self._first_begin = min((one.begin for one in troubles), default=0.0)
         self._last = max(troubles, key=lambda one: one.end, default=None)
         self._normal = sum(pool.concurrency for pool in scenario.pools)
@@ -275,16 +273,6 @@ class _RecoveryWatch:
             return None
         took_s = None if self._recovered_at is None else round(self._recovered_at - self._last.end, 3)
         return Recovery(self._last.ending, self._last.end, self._normal, took_s)
-
-
-def _troubles(scenario: Scenario) -> list[_Trouble]:
-    outages = [
-        _Trouble(outage.begin, outage.end, f"{endpoint.name} came back")
-        for endpoint in scenario.endpoints
-        for outage in endpoint.outages
-    ]
-    restarts = [_Trouble(one.at, one.at + one.down_for, "the router was started again") for one in scenario.restarts]
-    return outages + restarts
 
 
 def bucket_size(total_s: float) -> float:

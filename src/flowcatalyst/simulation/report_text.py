@@ -1,12 +1,11 @@
 """The report for people: tables for a terminal or a pipe, and sentences that answer the question."""
 
-from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
-from flowcatalyst.simulation.report import Bucket, Lag, Report
+from flowcatalyst.simulation.report import Report
 
 BLOCKED_SHOWN: Final = 5
 SHORTEST_SHOWN_S: Final = 1.0
@@ -28,7 +27,15 @@ def answer(report: Report) -> list[str]:
             f"Half of the messages were delivered within {span(lag.p50_s)} of being published and 99 % within "
             f"{span(lag.p99_s)}; the slowest took {span(lag.max_s)}."
         )
-    return [*sentences, *_permit_waits(report), *_standstill(report)]
+    pool = max(report.pools, key=lambda one: one.permit_wait_s)
+    if pool.permit_wait_s >= WORTH_TELLING_S:
+        held_s, all_s = span(pool.permit_wait_s), span(report.virtual_s)
+        sentences.append(f"Pool {pool.code} waited for its rate limit for {held_s} of {all_s}.")
+    longest = next(iter(report.blocked_groups), None)
+    if longest is not None and longest.seconds >= WORTH_TELLING_S and report.recovery is None:  # no outage explains it
+        end = "" if longest.ended else " and had not moved when the simulation ended"
+        sentences.append(f"Group {longest.group} stood still longest, for {span(longest.seconds)}{end}: {longest.why}.")
+    return sentences
 
 
 def _ends(report: Report) -> str:
@@ -55,23 +62,6 @@ def _backlog(report: Report) -> str:
     return f"{peak} and was gone {span(gone_at_s - report.peak_backlog_at_s)} later."
 
 
-def _permit_waits(report: Report) -> Iterable[str]:
-    pool = max(report.pools, key=lambda one: one.permit_wait_s)
-    if pool.permit_wait_s >= WORTH_TELLING_S:
-        yield (
-            f"Pool {pool.code} was held back by its rate limit for {span(pool.permit_wait_s)} of "
-            f"{span(report.virtual_s)}."
-        )
-
-
-def _standstill(report: Report) -> Iterable[str]:
-    """Worth a sentence where no outage explains it."""
-    longest = next(iter(report.blocked_groups), None)
-    if longest is not None and longest.seconds >= WORTH_TELLING_S and report.recovery is None:
-        end = "" if longest.ended else " and had not moved when the simulation ended"
-        yield f"Group {longest.group} stood still longest, for {span(longest.seconds)}{end}: {longest.why}."
-
-
 def print_report(report: Report, console: Console, wall_s: float) -> None:
     """All of it. Nothing depends on colour."""
     _print_counts(report, console, wall_s)
@@ -80,7 +70,10 @@ def print_report(report: Report, console: Console, wall_s: float) -> None:
     _print_blocked(report, console)
     for error in report.errors:
         console.print(f"Something broke inside: {error}")
-    _print_violations(report, console)
+    if report.violations is not None and not report.violations:
+        console.print("Checked: every rule of the router held.")
+    for violation in report.violations or ():
+        console.print(f"Violation: {violation}")
     for sentence in report.answer:
         console.print(sentence)
 
@@ -94,8 +87,8 @@ def _print_counts(report: Report, console: Console, wall_s: float) -> None:
         f"{report.dead_lettered:,} dead letters, {report.left:,} left."
     )
     console.print(
-        f"Attempts: {report.attempts:,}, of which {report.failed_attempts:,} failed. Given back to the queue: "
-        f"{report.given_back:,} times. Received: {report.receives:,} times, one message up to {report.most_receives:,}."
+        f"Attempts: {report.attempts:,}, of which {report.failed_attempts:,} failed. Nacked: "
+        f"{report.nacked:,} times. Received: {report.receives:,} times, one message up to {report.most_receives:,}."
     )
     if report.lag is not None:
         lag = report.lag
@@ -116,13 +109,21 @@ def _print_time_table(report: Report, console: Console) -> None:
         start = clock(bucket.start_s, with_seconds=report.bucket_s % 60 != 0)
         held = (f"{bucket.in_router:,}", f"{bucket.backlog:,}")
         bar = full * (round(width * bucket.backlog_peak / most) if most else 0)
-        table.add_row(start, *numbers, *_lag_cells(bucket.lag), *held, bar)
+        lag = bucket.lag
+        lags = ["-"] * 4
+        if lag is not None:
+            lags = [short_span(seconds) for seconds in (lag.p50_s, lag.p95_s, lag.p99_s, lag.max_s)]
+        table.add_row(start, *numbers, *lags, *held, bar)
     console.print(
         f"\nEvery {span(report.bucket_s)}: messages in and out, failed attempts, lag of what went out, and at the end: "
         "held by the router, backlog in all (bar: its peak)"
     )
     console.print(table)
-    console.print(f"lag p95 over time: {_sparkline(report.buckets, console)}\n")
+    steps = _STEPS if _has_unicode(console) else _ASCII_STEPS
+    p95s = [None if bucket.lag is None else bucket.lag.p95_s for bucket in report.buckets]
+    slowest = max((p95 for p95 in p95s if p95 is not None), default=0.0)
+    line = [" " if p95 is None or not slowest else steps[round((len(steps) - 1) * p95 / slowest)] for p95 in p95s]
+    console.print(f"lag p95 over time: {''.join(line)}\n")
 
 
 def _print_pools_and_endpoints(report: Report, console: Console) -> None:
@@ -154,34 +155,12 @@ def _print_blocked(report: Report, console: Console) -> None:
     console.print()
 
 
-def _print_violations(report: Report, console: Console) -> None:
-    if report.violations is None:
-        return
-    if not report.violations:
-        console.print("Checked: every rule of the router held.")
-    for violation in report.violations:
-        console.print(f"Violation: {violation}")
-
-
 def _table(*headings: str) -> Table:
     """Names in the first column, numbers in the others."""
     table = Table(box=None, pad_edge=False, padding=(0, 1), header_style="none")
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left", no_wrap=True)
     return table
-
-
-def _lag_cells(lag: Lag | None) -> Sequence[str]:
-    if lag is None:
-        return ("-",) * 4
-    return tuple(short_span(seconds) for seconds in (lag.p50_s, lag.p95_s, lag.p99_s, lag.max_s))
-
-
-def _sparkline(buckets: Sequence[Bucket], console: Console) -> str:
-    steps = _STEPS if _has_unicode(console) else _ASCII_STEPS
-    lags = [None if bucket.lag is None else bucket.lag.p95_s for bucket in buckets]
-    most = max((lag for lag in lags if lag is not None), default=0.0)
-    return "".join(" " if lag is None or not most else steps[round((len(steps) - 1) * lag / most)] for lag in lags)
 
 
 def _has_unicode(console: Console) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,11 +13,9 @@ from typing import Final
 
 import structlog
 
-from flowcatalyst.delivery.contract import Response
-from flowcatalyst.errors import ConnectError, DeliveryError
-from flowcatalyst.pool_settings import PoolSettings
-from flowcatalyst.routing.breaker import Breakers
-from flowcatalyst.routing.pool import Pool
+from flowcatalyst.control.pool_settings import PoolSettings
+from flowcatalyst.core.errors import ConnectError, DeliveryError
+from flowcatalyst.http.contract import Response
 from flowcatalyst.simulation.endpoint import Behaviour, SimulatedHttp, respond
 from flowcatalyst.simulation.history import Event
 from flowcatalyst.simulation.large_queue import LargeQueue
@@ -96,7 +94,11 @@ async def _live(loop: SeededLoop, scenario: Scenario, seed: int) -> Run:
     publishing = loop.create_task(_publish(queue, scenario, seed))
     await operator.work()
     await publishing
-    drained = await _drain(world, scenario.duration + scenario.drain_limit)
+    latest = scenario.duration + scenario.drain_limit
+    while not world.is_done and loop.time() < latest:  # noqa: ASYNC110 - a look on virtual time costs nothing
+        await asyncio.sleep(LOOK_EVERY_S)
+    drained = world.is_done
+    await asyncio.sleep(SETTLE_S)
     looking.cancel()
     if drained:
         world.note_idle()
@@ -112,15 +114,6 @@ async def _publish(queue: LargeQueue, scenario: Scenario, seed: int) -> None:
         if arrival.at > loop.time():
             await asyncio.sleep(arrival.at - loop.time())
         queue.append(arrival.name, arrival.outgoing, arrival.facts)
-
-
-async def _drain(world: World, until: float) -> bool:
-    """Wait until everything is done; false if that takes too long."""
-    while not world.is_done and world.loop.time() < until:  # noqa: ASYNC110 - a look on virtual time costs nothing
-        await asyncio.sleep(LOOK_EVERY_S)
-    done = world.is_done
-    await asyncio.sleep(SETTLE_S)
-    return done
 
 
 class _Operator:
@@ -142,7 +135,10 @@ class _Operator:
             await self._start_when_due(ups, act.at)
             await self._wait_until(act.at)
             if isinstance(act, PoolChange):
-                self._change(act)
+                # To the running router at once, to one that is down at its next start.
+                self._pools[act.pool] = act.applied_to(self._pools[act.pool])
+                if self._world.engine is not None:
+                    self._world.reload({code: pool.limits() for code, pool in self._pools.items()})
             else:
                 await self.end_router(act.kind)
                 ups.append(act.at + act.down_for)
@@ -164,24 +160,19 @@ class _Operator:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             engine = self._world.engine
-            if engine is not None:
-                self._count_openings(engine.breakers)
-                self._count_permit_waits(engine.made_pools)
-
-    def _count_openings(self, breakers: Breakers) -> None:
-        for endpoint, breaker in breakers.items():
-            opening = (self._world.life, endpoint, breaker.opened_at)
-            if breaker.opened_at and opening not in self._openings:
-                self._openings.add(opening)
-                self.observed.breaker_openings[endpoint] += 1
-
-    def _count_permit_waits(self, pools: Iterable[Pool]) -> None:
-        now = self._world.loop.time()
-        for pool in pools:
-            # The pool has no word of its own for this yet.
-            scheduler, rate = pool._scheduler, pool._rate  # noqa: SLF001
-            if rate.per_minute is not None and scheduler.has_ready and rate.next_permit_at(now) > now:
-                self.observed.permit_wait_s[pool.code] += LOOK_EVERY_S
+            if engine is None:
+                continue
+            for endpoint, breaker in engine.breakers.items():
+                opening = (self._world.life, endpoint, breaker.opened_at)
+                if breaker.opened_at and opening not in self._openings:
+                    self._openings.add(opening)
+                    self.observed.breaker_openings[endpoint] += 1
+            now = self._world.loop.time()
+            for pool in engine.made_pools:
+                # The pool has no word of its own for this yet.
+                scheduler, rate = pool._scheduler, pool._rate  # noqa: SLF001
+                if rate.per_minute is not None and scheduler.has_ready and rate.next_permit_at(now) > now:
+                    self.observed.permit_wait_s[pool.code] += LOOK_EVERY_S
 
     def _start(self) -> None:
         self._world.start({code: pool.limits() for code, pool in self._pools.items()})
@@ -190,12 +181,6 @@ class _Operator:
         if ups and ups[0] <= until:
             await self._wait_until(ups.pop())
             self._start()
-
-    def _change(self, change: PoolChange) -> None:
-        """To the running router at once, to one that is down at its next start."""
-        self._pools[change.pool] = change.applied_to(self._pools[change.pool])
-        if self._world.engine is not None:
-            self._world.reload({code: pool.limits() for code, pool in self._pools.items()})
 
     async def _wait_until(self, time: float) -> None:
         await asyncio.sleep(max(0.0, time - self._world.loop.time()))

@@ -9,14 +9,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from flowcatalyst.config import HttpSettings
-from flowcatalyst.errors import ConfigurationError
-from flowcatalyst.message import DispatchMode
-from flowcatalyst.pool_settings import PoolSettings, RetrySettings
-from flowcatalyst.routing.groups import FailureScope
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.control.pool_settings import PoolSettings, RetrySettings
+from flowcatalyst.control.settings import HttpSettings
+from flowcatalyst.core.errors import ConfigurationError
+from flowcatalyst.core.message import DispatchMode
+from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.limits import LEAST, MAX_CONCURRENCY, NO_RATE, PoolLimits
 
 MAX_MESSAGES: Final = 1_000_000  # more would fill the memory of a laptop
 MAX_DURATION_S: Final = 30 * 86_400.0
@@ -158,7 +167,7 @@ class PoolChange(_Section):
 
     at: Time = Field(description="When it is applied")
     pool: str = Field(description="Code of the pool")
-    concurrency: int | None = Field(None, ge=1, le=100_000, description="As in pools")
+    concurrency: int | None = Field(None, ge=LEAST["concurrency"], le=MAX_CONCURRENCY, description="As in pools")
     rate_limit_per_minute: int | Literal["none"] | None = Field(None, description='As in pools, or "none"')
     failure_scope: FailureScope | None = Field(None, description="As in pools")
     max_delivery_attempts: int | Literal["none"] | None = Field(None, description='As in pools, or "none"')
@@ -167,15 +176,16 @@ class PoolChange(_Section):
     @field_validator("rate_limit_per_minute")
     @classmethod
     def _is_not_negative(cls, value: object) -> object:
-        if isinstance(value, int) and value < 0:
+        if isinstance(value, int) and value < NO_RATE:
             raise ValueError('should be at least 0; 0 and "none" mean no limit')
         return value
 
     @field_validator("max_delivery_attempts", "capacity")
     @classmethod
-    def _is_positive(cls, value: object) -> object:
-        if isinstance(value, int) and value < 1:
-            raise ValueError('should be at least 1, or "none" for no limit')
+    def _is_large_enough(cls, value: object, info: ValidationInfo) -> object:
+        least = LEAST[str(info.field_name)]
+        if isinstance(value, int) and value < least:
+            raise ValueError(f'should be at least {least}, or "none" for no limit')
         return value
 
     @model_validator(mode="after")
@@ -221,9 +231,29 @@ class Scenario(_Section):
                 )
         for number, change in enumerate(self.changes):
             _known(f"changes.{number}.pool", change.pool, pools, "pools")
-        self._check_times()
-        self._check_restarts()
-        self._check_size()
+        end = self.duration + self.drain_limit
+        sections: dict[str, Sequence[Restart | PoolChange]] = {"restarts": self.restarts, "changes": self.changes}
+        for section, acts in sections.items():
+            for number, act in enumerate(acts):
+                if act.at >= end:
+                    raise ValueError(
+                        f"{section}.{number} is at {act.at:g} s, but the simulation ends at {end:g} s at the latest: "
+                        "move it or lengthen duration"
+                    )
+        up_at = 0.0
+        for restart in sorted(self.restarts, key=lambda one: one.at):
+            if restart.at < up_at:
+                raise ValueError(
+                    f"restarts has one at {restart.at:g} s, when the router is still down until {up_at:g} s: "
+                    "move it or shorten down_for"
+                )
+            up_at = restart.at + restart.down_for
+        total = sum(expected_messages(stream, self.duration) for stream in self.traffic)
+        if total > MAX_MESSAGES:
+            raise ValueError(
+                f"traffic adds up to about {total:,.0f} messages, more than {MAX_MESSAGES:,}: "
+                "shorten duration or lower the rates"
+            )
         return self
 
     def _name_streams(self) -> None:
@@ -234,35 +264,6 @@ class Scenario(_Section):
                 names = [stream.endpoint, *(f"{stream.endpoint}-{n}" for n in range(2, len(self.traffic) + 2))]
                 stream.name = next(name for name in names if name not in taken)
                 taken.add(stream.name)
-
-    def _check_times(self) -> None:
-        end = self.duration + self.drain_limit
-        sections: dict[str, Sequence[Restart | PoolChange]] = {"restarts": self.restarts, "changes": self.changes}
-        for section, acts in sections.items():
-            for number, act in enumerate(acts):
-                if act.at >= end:
-                    raise ValueError(
-                        f"{section}.{number} is at {act.at:g} s, but the simulation ends at {end:g} s at the latest: "
-                        "move it or lengthen duration"
-                    )
-
-    def _check_restarts(self) -> None:
-        up_at = 0.0
-        for restart in sorted(self.restarts, key=lambda one: one.at):
-            if restart.at < up_at:
-                raise ValueError(
-                    f"restarts has one at {restart.at:g} s, when the router is still down until {up_at:g} s: "
-                    "move it or shorten down_for"
-                )
-            up_at = restart.at + restart.down_for
-
-    def _check_size(self) -> None:
-        total = sum(expected_messages(stream, self.duration) for stream in self.traffic)
-        if total > MAX_MESSAGES:
-            raise ValueError(
-                f"traffic adds up to about {total:,.0f} messages, more than {MAX_MESSAGES:,}: "
-                "shorten duration or lower the rates"
-            )
 
     def limits(self) -> dict[str, PoolLimits]:
         return {pool.code: pool.limits() for pool in self.pools}
@@ -296,15 +297,12 @@ def load_scenario(file: Path) -> Scenario:
     try:
         return Scenario.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
     except ValidationError as error:
-        raise ConfigurationError(f"scenario {file} cannot be used: {_in_words(error)}") from None
+        problems = "; ".join(_problem(one) for one in error.errors(include_url=False))
+        raise ConfigurationError(f"scenario {file} cannot be used: {problems}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"scenario {file} is not valid TOML: {error}") from None
     except OSError as error:
         raise ConfigurationError(f"scenario {file} cannot be read: {error.strerror}") from None
-
-
-def _in_words(error: ValidationError) -> str:
-    return "; ".join(_problem(one) for one in error.errors(include_url=False))
 
 
 def _problem(one: Any) -> str:

@@ -8,7 +8,7 @@ from heapq import merge
 from itertools import accumulate
 from math import inf
 
-from flowcatalyst.message import DispatchMode, MessagePointer, encode_pointer
+from flowcatalyst.core.message import DispatchMode, MessagePointer, encode_pointer
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.simulation.history import Facts
 from flowcatalyst.simulation.scenario import Scenario, Stream
@@ -34,7 +34,9 @@ def arrivals_of(scenario: Scenario, seed: int) -> Iterator[Arrival]:
 
 def _arrivals(stream: Stream, duration_s: float, rng: random.Random) -> Iterator[Arrival]:
     end = min(duration_s, inf if stream.end is None else stream.end)
-    weights = _cumulated_weights(stream)
+    weights = None  # all groups are alike
+    if stream.zipf is not None:  # by Zipf's law the n-th group gets 1 / n ** exponent of what the first one gets
+        weights = list(accumulate(1.0 / number**stream.zipf for number in range(1, stream.groups + 1)))
     names = [f"{stream.name}-{number}" for number in range(1, stream.groups + 1)]
     target = f"http://{stream.endpoint}/"
     counts: Counter[str] = Counter()
@@ -47,12 +49,26 @@ def _arrivals(stream: Stream, duration_s: float, rng: random.Random) -> Iterator
         if facts is None:
             facts = known[group, high] = Facts(group, stream.dispatch_mode, high, stream.pool, target)
         name = f"{group}#{counts[group]}"
-        yield Arrival(at, name, _outgoing(name, facts), facts)
+        pointer = MessagePointer(
+            id=name,
+            mediation_target=target,
+            pool_code=facts.pool,
+            message_group_id=group,
+            high_priority=high,
+            dispatch_mode=facts.mode,
+        )
+        lane = None if facts.mode is DispatchMode.IMMEDIATE else group
+        yield Arrival(at, name, Outgoing(encode_pointer(pointer).decode(), lane), facts)
 
 
 def _times(stream: Stream, end: float, rng: random.Random) -> Iterator[float]:
     if stream.arrivals == "burst":
-        yield from _burst_times(stream, end)
+        assert stream.burst_size is not None
+        at = stream.start
+        while at < end:
+            for _ in range(stream.burst_size):
+                yield at
+            at += inf if stream.every is None else stream.every
         return
     assert stream.per_minute is not None
     gap_s = 60.0 / stream.per_minute
@@ -63,32 +79,3 @@ def _times(stream: Stream, end: float, rng: random.Random) -> Iterator[float]:
         number += 1
         # Not the sum of steady gaps: a sum would drift.
         at = at + rng.expovariate(1 / gap_s) if stream.arrivals == "poisson" else stream.start + number * gap_s
-
-
-def _burst_times(stream: Stream, end: float) -> Iterator[float]:
-    assert stream.burst_size is not None
-    at = stream.start
-    while at < end:
-        for _ in range(stream.burst_size):
-            yield at
-        at += inf if stream.every is None else stream.every
-
-
-def _cumulated_weights(stream: Stream) -> list[float] | None:
-    """By Zipf's law the n-th group gets 1 / n ** exponent of what the first one gets. None: all groups are alike."""
-    if stream.zipf is None:
-        return None
-    return list(accumulate(1.0 / number**stream.zipf for number in range(1, stream.groups + 1)))
-
-
-def _outgoing(name: str, facts: Facts) -> Outgoing:
-    pointer = MessagePointer(
-        id=name,
-        mediation_target=facts.target,
-        pool_code=facts.pool,
-        message_group_id=facts.group,
-        high_priority=facts.high_priority,
-        dispatch_mode=facts.mode,
-    )
-    lane = None if facts.mode is DispatchMode.IMMEDIATE else facts.group
-    return Outgoing(encode_pointer(pointer).decode(), lane)

@@ -5,18 +5,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextvars import Context, copy_context
 from dataclasses import replace
-from typing import Any
 
-from flowcatalyst.delivery.contract import HttpClient
-from flowcatalyst.delivery.mediator import Mediator
-from flowcatalyst.engine import Engine
-from flowcatalyst.errors import StorageError
-from flowcatalyst.message import DEFAULT_POOL, Delivery, MessagePointer, Outcome, Result, Verdict
-from flowcatalyst.operations.warnings import WarningLog
-from flowcatalyst.routing.breaker import BreakerState
-from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits, Success
-from flowcatalyst.routing.policy import DEFAULT_DELAYS, Delays
-from flowcatalyst.routing.pool import Pool
+from flowcatalyst.core.errors import StorageError
+from flowcatalyst.core.message import DEFAULT_POOL, Delivery, MessagePointer, Outcome, Result, Verdict
+from flowcatalyst.core.warnings import WarningLog
+from flowcatalyst.http.contract import HttpClient
+from flowcatalyst.http.mediator import Mediator
+from flowcatalyst.router.breaker import BreakerState
+from flowcatalyst.router.engine import Engine
+from flowcatalyst.router.limits import DEFAULT_POOL_LIMITS, PoolLimits, Success
+from flowcatalyst.router.policy import DEFAULT_DELAYS, Delays
+from flowcatalyst.router.pool import Pool
 from flowcatalyst.simulation.history import Gauges, History, Kind
 from flowcatalyst.simulation.loop import LIFE, SeededLoop, VirtualClock
 from flowcatalyst.simulation.queue import Dice, SimulatedQueue
@@ -35,18 +34,13 @@ class SimulatedDeadLetters:
         await asyncio.sleep(0.005)
         if self._dice.hit("dead_letter_fails", self.fails):
             raise StorageError("the disk is full")
-        self._history.add(Kind.BURIED, self._name_of(delivery), value=reason)
+        self._history.add(Kind.DEAD_LETTERED, self._name_of(delivery), value=reason)
         await asyncio.sleep(0.005)
 
 
 def name_in_history(pointer: MessagePointer) -> str:
     """Its id; where several messages share one, their tokens tell them apart, since no rule of ours looks at those."""
     return pointer.auth_token or pointer.id
-
-
-def _as_the_pool_has_to_take_it(outcome: Outcome, pool: Pool) -> Outcome:
-    refused = pool.limits.success is Success.ONLY_200 and outcome.status != 200
-    return replace(outcome, result=Result.ERROR_PROCESS) if refused and outcome.result is Result.SUCCESS else outcome
 
 
 class _Witness:
@@ -57,16 +51,19 @@ class _Witness:
         self._history = history
         self.pool: Pool  # set right after the pool was made
 
-    async def attempt(self, pointer: MessagePointer, timeout_s: float | None = None) -> Outcome:
-        pool, name = self.pool, name_in_history(pointer)
+    async def attempt(self, delivery: Delivery, timeout_s: float | None = None) -> Outcome:
+        pool, name = self.pool, name_in_history(delivery.pointer)
         gauges = Gauges(pool.in_flight, pool.buffered)
         self._history.add(Kind.ATTEMPT, name, pool.code, gauges)
         try:
-            outcome = await self._mediator.attempt(pointer, timeout_s)
+            outcome = await self._mediator.attempt(delivery, timeout_s)
         except BaseException:
             self._history.add(Kind.UNKNOWN, name, pool.code)
             raise
-        self._history.add(Kind.ANSWER, name, pool.code, _as_the_pool_has_to_take_it(outcome, pool))
+        told = outcome  # as the pool has to take it
+        if pool.limits.success is Success.ONLY_200 and outcome.status != 200 and outcome.result is Result.SUCCESS:
+            told = replace(outcome, result=Result.ERROR_PROCESS)
+        self._history.add(Kind.ANSWER, name, pool.code, told)
         return outcome
 
 
@@ -230,23 +227,25 @@ class World:
         assert self.engine is not None
         counted: dict[str, Counter[str]] = {}
         for pool in self.engine.made_pools:
-            counted.setdefault(pool.code, Counter()).update(_counts(pool))
+            counts = counted.setdefault(pool.code, Counter())
+            counts["attempts"] += sum(pool.stats.attempts.values())
+            counts["delivered"] += pool.stats.delivered
+            counts["dead_lettered"] += pool.stats.dead_lettered
+            counts["nacked"] += pool.stats.nacked
+            counts["retried"] += pool.stats.retried
         for code, counts in counted.items():
             self.history.add(Kind.STATS, pool=code, value=counts)
-        self._note_rare_things(self.engine)
+        for _, breaker in self.engine.breakers.items():
+            if breaker.opened_at:
+                self.noted["breaker opened"] += 1
+                self.noted["breaker closed again"] += breaker.state is BreakerState.CLOSED
+        self.noted["rate limit waited for"] += sum(pool.stats.rate_limit_waits > 0 for pool in self.engine.made_pools)
+        for warning in self.engine.warnings.recent():
+            self.noted[f"warning {warning.code}"] += warning.count
         for queue in self.queues.values():
             queue.router_left()
         self._past.append(self.engine)  # a collector that ends its coroutines would run their clean-up
         self.engine = None
-
-    def _note_rare_things(self, engine: "_WitnessedEngine") -> None:
-        for _, breaker in engine.breakers.items():
-            if breaker.opened_at:
-                self.noted["breaker opened"] += 1
-                self.noted["breaker closed again"] += breaker.state is BreakerState.CLOSED
-        self.noted["rate limit waited for"] += sum(pool.stats.rate_limit_waits > 0 for pool in engine.made_pools)
-        for warning in engine.warnings.list():
-            self.noted[f"warning {warning.code}"] += warning.count
 
     def _note_limits(self, pools: Mapping[str, PoolLimits]) -> None:
         for code in sorted(self.pools.keys() - pools.keys()):
@@ -258,14 +257,3 @@ class World:
     def _name_of(self, delivery: Delivery) -> str:
         queue = self.queues[delivery.source.name]
         return queue.name_of(delivery)
-
-
-def _counts(pool: Pool) -> dict[str, Any]:
-    stats = pool.stats
-    return {
-        "attempts": sum(stats.attempts.values()),
-        "delivered": stats.delivered,
-        "dead_lettered": stats.dead_lettered,
-        "given_back": stats.given_back,
-        "retried": stats.retried,
-    }

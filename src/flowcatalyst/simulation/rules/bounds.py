@@ -3,9 +3,9 @@
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator, Sequence
 
-from flowcatalyst.message import Nack, Retry
-from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
-from flowcatalyst.routing.rate import WINDOW_S
+from flowcatalyst.core.message import Nack, Retry
+from flowcatalyst.router.limits import DEFAULT_POOL_LIMITS, PoolLimits
+from flowcatalyst.router.rate import WINDOW_S
 from flowcatalyst.simulation.history import Event, Kind
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation
 
@@ -107,7 +107,7 @@ def waits_as_long_as_asked(events: Sequence[Event], promises: Promises) -> Itera
             if event.at < due_at - CLOCK_GRAIN_S:
                 yield Violation(event.at, name, f"attempted {due_at - event.at:.3f} s before its retry was due")
             if name in away:
-                yield Violation(event.at, name, "attempted after it was given back, without being received again")
+                yield Violation(event.at, name, "attempted after it was nacked, without being received again")
         elif event.kind in LIFE_ENDS:
             not_before.clear()
             away.clear()

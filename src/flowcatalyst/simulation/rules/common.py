@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from flowcatalyst.queues.contract import Capabilities
+from flowcatalyst.core.message import Capabilities
 from flowcatalyst.simulation.history import Event, Facts, Kind
 
 LIFE_ENDS = (Kind.CRASHED, Kind.STOPPED)
@@ -16,7 +16,7 @@ class Promises:
     ordered_redelivery: bool = True  # of a queue without a name: it keeps the order of a group by itself
     queues: Mapping[str, Capabilities] = field(default_factory=dict)
     faulty: bool = True  # until the history says HEALED queues may fail in ways that only time mends
-    batches: int = 0  # messages that may come along at once, whatever the pools have room for
+    batches: int = 0  # messages that may come along at once, whatever the pools have free capacity for
     parks_all: bool = True  # the limit is far away: no message waits because others are parked
 
     def keeps_order(self, facts: Facts) -> bool:

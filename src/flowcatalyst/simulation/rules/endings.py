@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from flowcatalyst.message import Ack, Nack
+from flowcatalyst.core.message import Ack, Nack
 from flowcatalyst.simulation.history import Event, Kind
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation
 
@@ -35,8 +35,8 @@ def metrics_tell_the_truth(events: Sequence[Event], promises: Promises) -> Itera
         elif event.kind is Kind.VERDICT:
             seen[event.pool]["attempts"] += 1
             seen[event.pool]["delivered"] += isinstance(event.value, Ack)
-            seen[event.pool]["given_back"] += isinstance(event.value, Nack)
-        elif event.kind is Kind.BURIED and (pool := in_pool.get(messages.original(event.message))) is not None:
+            seen[event.pool]["nacked"] += isinstance(event.value, Nack)
+        elif event.kind is Kind.DEAD_LETTERED and (pool := in_pool.get(messages.original(event.message))) is not None:
             seen[pool]["dead_lettered"] += 1
         elif event.kind is Kind.STATS:
             told.append(event)
@@ -51,8 +51,8 @@ def metrics_tell_the_truth(events: Sequence[Event], promises: Promises) -> Itera
 def _compare(stats: Event, seen: Counter[str], crashed: bool) -> Iterator[Violation]:
     told: Counter[str] = stats.value
     wrong = [what for what in ("attempts", "delivered") if told[what] != seen[what]]
-    if told["given_back"] < seen["given_back"]:
-        wrong.append("given_back")
+    if told["nacked"] < seen["nacked"]:
+        wrong.append("nacked")
     # What was being buried when its router died is a dead letter that nobody counted.
     if told["dead_lettered"] > seen["dead_lettered"] or (told["dead_lettered"] < seen["dead_lettered"] and not crashed):
         wrong.append("dead_lettered")

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
-from flowcatalyst.message import Ack, Reject, Result, Settled
+from flowcatalyst.core.message import Ack, Reject, Result, Settled
 from flowcatalyst.simulation.history import Event, Kind
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation
 
@@ -22,7 +22,7 @@ def leaves_its_queue_for_a_reason(events: Sequence[Event], promises: Promises) -
         elif event.kind is Kind.REMOVED:
             in_queue[original].discard(event.message)
             if original not in finished and not in_queue[original]:
-                yield Violation(event.at, event.message, "left its queue, neither delivered nor buried")
+                yield Violation(event.at, event.message, "left its queue, neither delivered nor dead-lettered")
 
 
 def nothing_lost(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
@@ -36,13 +36,13 @@ def nothing_lost(events: Sequence[Event], promises: Promises) -> Iterator[Violat
             accounted = finished | {messages.original(name) for name in event.value}
             for name in messages.facts:
                 if messages.original(name) not in accounted:
-                    yield Violation(event.at, name, "neither delivered nor buried nor in its queue")
+                    yield Violation(event.at, name, "neither delivered nor dead-lettered nor in its queue")
 
 
 def _finishes(event: Event) -> bool:
     if event.kind is Kind.ANSWER:
         return bool(event.value.result is Result.SUCCESS)
-    return event.kind in (Kind.BURIED, Kind.TAKEN)
+    return event.kind in (Kind.DEAD_LETTERED, Kind.TAKEN)
 
 
 def another_attempt_has_a_cause(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
@@ -66,7 +66,7 @@ def another_attempt_has_a_cause(events: Sequence[Event], promises: Promises) -> 
             ending[name] = "delivered" if event.value.result is Result.SUCCESS else "failed"
         elif event.kind is Kind.VERDICT and not isinstance(event.value, Ack | Reject):
             ending[name] = "failed"
-        elif event.kind is Kind.BURIED:
+        elif event.kind is Kind.DEAD_LETTERED:
             ending[name] = "buried"
         elif event.kind is Kind.REMOVED:
             removed.add(name)

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from flowcatalyst.message import DEFAULT_POOL, Ack, DispatchMode, Nack, Reject, Result, Settled
-from flowcatalyst.routing.groups import FailureScope
-from flowcatalyst.routing.limits import PoolLimits
+from flowcatalyst.core.message import DEFAULT_POOL, Ack, DispatchMode, Nack, Reject, Result, Settled
+from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation, without_stale_nacks
 
@@ -66,7 +66,7 @@ def ack_before_next(events: Sequence[Event], promises: Promises) -> Iterator[Vio
         elif event.kind is Kind.ATTEMPT:
             other = unconfirmed.get((event.pool, group), event.message)
             if other != event.message:
-                yield Violation(event.at, event.message, f"started although nobody confirmed the ack of {other}")
+                yield Violation(event.at, event.message, f"started before the ack was confirmed of {other}")
         elif event.kind is Kind.ACKED and event.value in (Settled.OK, Settled.GONE):
             for place in [place for place, name in unconfirmed.items() if name == event.message]:
                 del unconfirmed[place]
@@ -97,14 +97,14 @@ class _Holdings:
 
     def __init__(self) -> None:
         self.since: dict[str, int] = {}
-        self.given_back: dict[str, tuple[int, int, float]] = {}  # held since, given back at, delay asked for
+        self.nacked: dict[str, tuple[int, int, float]] = {}  # held since, given back at, delay asked for
 
     def note(self, number: int, event: Event) -> None:
         if event.kind is Kind.RECEIVED:
             self.since.setdefault(event.message, number)
         elif event.kind is Kind.NACK:
             if (since := self.since.pop(event.message, None)) is not None:
-                self.given_back[event.message] = (since, number, event.value[0])
+                self.nacked[event.message] = (since, number, event.value[0])
         elif event.kind is Kind.LOST and event.value is Lost.CONNECTION:
             self.since.pop(event.message, None)
         elif event.kind in LIFE_ENDS:
@@ -115,12 +115,12 @@ class _Holdings:
         accepted = self.since.get(later, -1)
         if earlier in self.since:
             return "is still in the router" if self.since[earlier] < accepted else None
-        if earlier not in self.given_back:
+        if earlier not in self.nacked:
             return None  # the queue has not shown it
-        since, number, delay_s = self.given_back[earlier]
+        since, number, delay_s = self.nacked[earlier]
         if delay_s > 0:
-            return f"was given back for {delay_s:g} s to a queue that does not keep order"
-        return "was given back without it" if since < accepted < number else None
+            return f"was nacked for {delay_s:g} s to a queue that does not keep order"
+        return "was nacked without it" if since < accepted < number else None
 
 
 def first_attempts_in_order(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
@@ -163,7 +163,7 @@ def first_attempts_in_order(events: Sequence[Event], promises: Promises) -> Iter
 def settles(event: Event, facts: Facts) -> bool:
     """Whether the ones behind it in its group may go on."""
     match event.kind:
-        case Kind.BURIED | Kind.TAKEN:
+        case Kind.DEAD_LETTERED | Kind.TAKEN:
             return True
         case Kind.ANSWER:
             return bool(event.value.result is Result.SUCCESS)

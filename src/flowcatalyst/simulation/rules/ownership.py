@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from flowcatalyst.message import DEFAULT_POOL, Nack, Reject
+from flowcatalyst.core.message import DEFAULT_POOL, Nack, Reject
 from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation, without_stale_nacks
 from flowcatalyst.simulation.rules.order import pools_with_batch_scope, settles
@@ -92,9 +92,9 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
     """A group that two queues feed is one group: what was received later does not pass what was received earlier.
 
     A message that failed and was given back is still owed until its time is over and its queue had one long poll to
-    show it again; one that was never tried, or whose pool was removed, and went back has no place among other queues
-    until it comes, also if its queue is told later. What came at the same moment has no order. What a lost connection
-    or lease took away is not owed; if it comes again it may have its old place or a new one.
+    show it again; one that was never tried, or whose pool was removed, and went back is not owed until it comes,
+    also if its queue is told later. What came at the same moment has no order. What a lost connection
+    or lease took away is not owed. What is not owed and comes again may have its old place or a new one.
     """
     events = list(without_stale_nacks(events))
     messages = Messages.of(events)
@@ -126,8 +126,7 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
         if event.kind is Kind.RECEIVED and name not in done:
             _receive(event, facts, group, first_at.setdefault(name, event.at), tried)
         elif event.kind is Kind.NACK and name not in tried:
-            group.pop(name, None)
-            first_at.pop(name, None)
+            group.pop(name, None)  # nobody has to wait for it, but whoever does may let it have its old place
         elif event.kind is Kind.NACK and name in group:
             queue, delay_s = promises.queues.get(facts.queue), event.value[0]
             group[name].due_back_at = event.at + delay_s + (queue.long_poll_s if queue is not None else 0.0)

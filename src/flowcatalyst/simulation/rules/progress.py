@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from math import inf
 
-from flowcatalyst.message import ErrorKind, Nack, Result, Retry
+from flowcatalyst.core.message import ErrorKind, Nack, Result, Retry
 from flowcatalyst.simulation.history import Event, Kind
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation
 from flowcatalyst.simulation.rules.stretches import RECOVERY_S, SLOW_S, PoolState, Watch
@@ -49,7 +49,7 @@ def recovered_endpoints_are_tried(events: Sequence[Event], promises: Promises) -
             untried[event.value] = event.at
         elif event.kind is Kind.ATTEMPT:
             untried.pop(messages.host(event.message), None)
-        elif event.kind is Kind.BURIED or (event.kind is Kind.ANSWER and event.value.result is Result.SUCCESS):
+        elif event.kind is Kind.DEAD_LETTERED or (event.kind is Kind.ANSWER and event.value.result is Result.SUCCESS):
             if event.message not in done and messages.facts[event.message].readable:
                 done.add(event.message)
                 owed[messages.host(event.message)] -= 1

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from flowcatalyst.message import DEFAULT_POOL, Result
-from flowcatalyst.routing.limits import DEFAULT_POOL_LIMITS, PoolLimits
-from flowcatalyst.routing.rate import WINDOW_S
-from flowcatalyst.routing.shares import FEWEST_TO_SPARE
+from flowcatalyst.core.message import DEFAULT_POOL, Result
+from flowcatalyst.router.limits import DEFAULT_POOL_LIMITS, PoolLimits
+from flowcatalyst.router.rate import WINDOW_S
+from flowcatalyst.router.shares import FEWEST_TO_SPARE
 from flowcatalyst.simulation.history import Event, Facts, Kind
 from flowcatalyst.simulation.rules.common import Messages, Promises
 
@@ -104,7 +104,7 @@ class Watch:
             Kind.ANSWER: self._ended_attempt,
             Kind.UNKNOWN: self._ended_attempt,
             Kind.REMOVED: self._left_queue,
-            Kind.NACK: self._given_back,
+            Kind.NACK: self._nacked,
             Kind.CUT: self._cut,
             Kind.HEALED: self._healed,
             Kind.STOPPING: self._down,
@@ -172,17 +172,14 @@ class Watch:
         waiting = self._waiting.get(key)
         if waiting is None:
             waiting = self._waiting[key] = Waiting(facts.pool, facts.host)
-        waiting.patience_s = max(waiting.patience_s, self._patience_s(facts))
+        # 1 s where the storage is ours, one long poll elsewhere, and a little.
+        queue, patience_s = self._promises.queues.get(facts.queue), 25.0
+        if queue is not None:
+            patience_s = 1.5 if queue.selects_pools else queue.long_poll_s + 5.0
+        waiting.patience_s = max(waiting.patience_s, patience_s)
         if not waiting.pending:
             waiting.idle_from = max(event.at, waiting.idle_from)
         waiting.pending[event.message] = None
-
-    def _patience_s(self, facts: Facts) -> float:
-        """1 s where the storage is ours, one long poll elsewhere, and a little."""
-        queue = self._promises.queues.get(facts.queue)
-        if queue is None:
-            return 25.0
-        return 1.5 if queue.selects_pools else queue.long_poll_s + 5.0
 
     def _attempt(self, event: Event) -> Iterator[Wait]:
         facts = self._messages.facts[event.message]
@@ -219,7 +216,7 @@ class Watch:
             waiting.pending.pop(event.message, None)  # another router, or a dead letter
             waiting.idle_from = max(waiting.idle_from, event.at)
 
-    def _given_back(self, event: Event) -> None:
+    def _nacked(self, event: Event) -> None:
         """One that could neither be read nor buried locks its group; that others were refused is no excuse."""
         facts = self._messages.facts[event.message]
         if not facts.readable:

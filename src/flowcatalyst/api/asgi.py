@@ -1,0 +1,114 @@
+"""The API as an ASGI application."""
+
+from typing import Final
+
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.types import ControllerRouterHandler
+
+from flowcatalyst.api.access import access_guards
+from flowcatalyst.api.browser_headers import add_browser_headers
+from flowcatalyst.api.caller import refusals_noted
+from flowcatalyst.api.dependencies import ServedRouter
+from flowcatalyst.api.dispatch import jobs
+from flowcatalyst.api.openapi import document_access, document_parameters, document_problems, openapi_config
+from flowcatalyst.api.origin_guard import origin_guards
+from flowcatalyst.api.problems import EXCEPTION_HANDLERS, MAX_REQUEST_BYTES
+from flowcatalyst.api.query_guard import QueryGuard
+from flowcatalyst.api.router import (
+    audit,
+    breakers,
+    configuration,
+    dead_letters,
+    health,
+    home,
+    in_flight,
+    messages,
+    metrics,
+    pools,
+    queues,
+    seed,
+    standby,
+    test_endpoints,
+    warnings,
+)
+from flowcatalyst.control.health import StorageProbe
+from flowcatalyst.control.metrics import Metrics
+
+_ROUTES: Final[list[ControllerRouterHandler]] = [
+    home.get_home,
+    messages.send_messages,
+    health.get_health,
+    health.get_liveness,
+    health.get_readiness,
+    health.get_startup,
+    health.get_monitoring_health,
+    metrics.get_metrics,
+    pools.get_pool_stats,
+    pools.change_pool,
+    in_flight.get_in_flight_messages,
+    in_flight.check_in_flight,
+    breakers.get_circuit_breakers,
+    breakers.reset_circuit_breakers,
+    queues.get_queue_stats,
+    queues.get_consumer_health,
+    audit.list_audit,
+    configuration.get_config,
+    configuration.reload_config,
+    standby.get_standby_status,
+    warnings.get_warnings,
+    warnings.acknowledge_warning,
+    warnings.acknowledge_warnings,
+    warnings.delete_warning,
+    warnings.delete_warnings,
+    dead_letters.list_dead_letters,
+    dead_letters.get_dead_letter,
+    dead_letters.replay_dead_letter,
+    dead_letters.replay_dead_letters,
+    dead_letters.delete_dead_letter,
+    dead_letters.delete_dead_letters,
+    jobs.create_job,
+    jobs.create_jobs,
+    jobs.list_jobs,
+    jobs.get_job,
+    jobs.retry_job,
+    jobs.cancel_job,
+    jobs.change_job,
+]
+
+# Receivers and traffic for trying things out; not served by a router in production.
+_SANDBOX: Final[list[ControllerRouterHandler]] = [
+    seed.seed_messages,
+    test_endpoints.receive_message,
+    test_endpoints.get_test_stats,
+    test_endpoints.delete_test_stats,
+    test_endpoints.reset_test_stats,
+]
+
+
+def build_api(app: ServedRouter, *, with_sandbox: bool = True) -> Litestar:
+    """The API of a router. It may be served before the router runs and after it stopped: then it answers 503."""
+    its_metrics, storage = Metrics(app), StorageProbe(app)
+    auth, query_guard = app.settings.auth, QueryGuard()
+    api = Litestar(
+        route_handlers=[*_ROUTES, *(_SANDBOX if with_sandbox else [])],
+        dependencies={
+            "app": Provide(lambda: app, sync_to_thread=False),
+            "sandbox": Provide(lambda: app.sandbox, sync_to_thread=False),
+            "metrics": Provide(lambda: its_metrics, sync_to_thread=False),
+            "storage": Provide(lambda: storage, sync_to_thread=False),
+        },
+        guards=[*origin_guards(auth.mode), *access_guards(auth, app.clock), query_guard.refuse_unknown],
+        before_send=[add_browser_headers],
+        exception_handlers=EXCEPTION_HANDLERS,
+        after_exception=[refusals_noted(app.audit)],
+        openapi_config=openapi_config(),
+        request_max_body_size=MAX_REQUEST_BYTES,
+        logging_config=None,
+        debug=False,
+    )
+    document_parameters(api.openapi_schema)
+    document_problems(api.openapi_schema)
+    document_access(api.openapi_schema, auth)
+    query_guard.learn(api.openapi_schema)
+    return api

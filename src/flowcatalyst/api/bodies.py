@@ -1,0 +1,71 @@
+"""JSON request bodies: decoded strictly, with an error that names the place.
+
+Litestar's own decoding would turn "5" into 5 and say less about what is wrong.
+"""
+
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+import msgspec
+import msgspec.inspect
+from litestar import Request
+
+from flowcatalyst.api.problems import FieldProblem, ProblemError
+from flowcatalyst.core.json_words import fault_in, why_not_json
+
+T = TypeVar("T")
+
+
+async def read_json(request: Request[Any, Any, Any], decoder: msgspec.json.Decoder[T]) -> T:
+    """The body as the decoder's type, or a problem that says what is wrong with it."""
+    body = await request.body()
+    _require_json_type(request)
+    return decode_json(body, decoder)
+
+
+async def read_optional_json(request: Request[Any, Any, Any], decoder: msgspec.json.Decoder[T]) -> T | None:
+    """Like `read_json`; None if there is no body at all."""
+    if not (body := await request.body()):
+        return None
+    _require_json_type(request)
+    return decode_json(body, decoder)
+
+
+def decode_json(body: bytes, decoder: msgspec.json.Decoder[T], called: str = "the body") -> T:
+    """`called` is what an error calls the whole of it."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        fault = fault_in(error, _fields(decoder.type))
+        problem = FieldProblem(fault.field, fault.said)
+        raise ProblemError(HTTPStatus.BAD_REQUEST, fault.sentence(called), [problem]) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"{called} is not valid JSON: {why_not_json(error)}") from None
+
+
+def _fields(body_type: Any) -> dict[str, list[str]]:
+    """The fields of a body, each with what it may be if only certain values will do: an error alone does not say."""
+    return {
+        its_field.encode_name: [
+            str(member.value)
+            for one in _alternatives(its_field.type)
+            if isinstance(one, msgspec.inspect.EnumType)
+            for member in one.cls
+        ]
+        for structure in _alternatives(msgspec.inspect.type_info(body_type))
+        if isinstance(structure, msgspec.inspect.StructType)
+        for its_field in structure.fields
+    }
+
+
+def _alternatives(found: msgspec.inspect.Type) -> Sequence[msgspec.inspect.Type]:
+    return found.types if isinstance(found, msgspec.inspect.UnionType) else [found]
+
+
+def _require_json_type(request: Request[Any, Any, Any]) -> None:
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        given = f"not {media_type}" if media_type else "and there was none"
+        detail = f"the body has to come with Content-Type: application/json, {given}"
+        raise ProblemError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)

@@ -1,0 +1,1 @@
+"""Resources of the dispatch platform, one module each."""

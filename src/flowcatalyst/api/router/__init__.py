@@ -1,0 +1,1 @@
+"""Resources of the router, one module each."""

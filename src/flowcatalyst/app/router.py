@@ -1,0 +1,412 @@
+"""Composition root: builds everything from the settings and opens and closes it in order."""
+
+import asyncio
+import os
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from socket import gethostname
+from typing import Final
+
+from flowcatalyst.app.data_folder import cannot_be_created, problem_with_folder
+from flowcatalyst.control.audit import Actor, AuditAction, AuditLog
+from flowcatalyst.control.config_source import sources_from
+from flowcatalyst.control.config_sync import ConfigSync
+from flowcatalyst.control.dead_letters import DeadLetters
+from flowcatalyst.control.depths import Depths
+from flowcatalyst.control.notify import Notifier
+from flowcatalyst.control.retention import Retention
+from flowcatalyst.control.router_config import RouterConfig, changes_in_words, difference
+from flowcatalyst.control.settings import HttpSettings, Settings
+from flowcatalyst.control.standby import Standby
+from flowcatalyst.control.storage_outages import StorageOutages
+from flowcatalyst.core.clock import Clock, IdSource, SystemClock
+from flowcatalyst.core.errors import ConfigurationError, FlowCatalystError
+from flowcatalyst.core.extras import needs_extra
+from flowcatalyst.core.logs import AttemptLogger
+from flowcatalyst.core.supervisor import Supervisor
+from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.core.warnings import WarningLog
+from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
+from flowcatalyst.http.contract import HttpClient
+from flowcatalyst.http.egress import EgressGuard
+from flowcatalyst.http.http1.client import Http1Client
+from flowcatalyst.http.mediator import Mediator
+from flowcatalyst.http.resolver import SystemResolver
+from flowcatalyst.http.tls import client_context
+from flowcatalyst.queues.contract import BrokerQueue, Loss, Queue
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue
+from flowcatalyst.queues.embedded.store import EmbeddedStore
+from flowcatalyst.queues.factory import QueueFactory
+from flowcatalyst.queues.raw import reader_of
+from flowcatalyst.queues.settings import QueueConfig
+from flowcatalyst.router.breaker import Breakers
+from flowcatalyst.router.consumer import Consumer
+from flowcatalyst.router.engine import Engine
+from flowcatalyst.router.fence import Fence
+from flowcatalyst.router.outages import DEAD_LETTER_PERIOD_S, DeadLetterOutages, OutageLimits
+from flowcatalyst.router.router import Router
+from flowcatalyst.router.settler import Settler
+from flowcatalyst.router.tracker import InFlightTracker
+from flowcatalyst.sandbox.receivers import Sandbox
+from flowcatalyst.storage.sqlite import SqliteWriter
+
+NOTIFY_AT_STOP_S: Final = 3.0
+JOBS: Final = "dispatch jobs"  # no queue of a configuration is called so
+
+
+class App:
+    """A whole router in one process: its files, its configuration, and the engine while it is the one at work."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.ids = IdSource(self.clock)
+        self.identity = f"{gethostname()}-{os.getpid()}-{self.ids.new_id()}"  # new at each start
+        self.warnings = WarningLog(self.clock)
+        self.supervisor = Supervisor(self.clock, self.warnings)
+        self.depths = Depths(self.clock)
+        self.sandbox = Sandbox(self.ids)
+        self.audit = AuditLog(settings.data_dir / "audit.db", self.clock, self.warnings)
+        self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
+        self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
+        self.jobs = SqliteJobStore(settings.data_dir / "jobs.db", self.clock) if settings.platform.enabled else None
+        self.config = config_of(settings)
+        self.removed_queues: dict[str, QueueConfig] = {}  # as they were; one that comes back may not have left yet
+        self.factory = QueueFactory(self.store, settings, self.clock)
+        self.factory.add_publishers(self.config.queues.values())
+        self.fence = Fence()
+        self.dead_letter_outages = DeadLetterOutages(
+            self.dead_letters.count_newer, self.warnings, settings.health.dead_letters_s
+        )
+        self.storage_outages = StorageOutages(self._files, self.clock, self.warnings)
+        self.engine = self._new_engine()  # of the present primary session; of the latest one if there will be no other
+        self.stopped_clean = True  # everything in hand was settled or nacked at the end of the latest one
+        self.unsettled = 0  # what was not, if not
+        self.losses: list[Loss] = []  # at the brokers, in all primary sessions that are over
+        self.sync: ConfigSync | None = None
+        self.standby: Standby | None = None
+        self.started = False
+        self.stopping = False
+        self.at_work = False  # polls its queues: not while it is a standby
+        self._changing = asyncio.Lock()  # a primary session begins, or a configuration is applied
+        self._configured = asyncio.Event()
+
+    # What others look at; it belongs to the engine of the present primary session.
+
+    @property
+    def queues(self) -> dict[str, BrokerQueue]:
+        """The queues one can publish to, by name."""
+        return self.factory.publishers
+
+    def queues_to_show(self) -> dict[str, Queue]:
+        """Those that are polled, by the name they have in the configuration, and the others of the embedded store."""
+        shown: dict[str, Queue] = dict(self.engine.queues) if self.at_work else {}
+        for name, queue in self.queues.items():
+            if isinstance(queue, EmbeddedQueue) and queue not in shown.values():
+                shown.setdefault(name, queue)
+        return shown
+
+    @property
+    def tracker(self) -> InFlightTracker:
+        return self.engine.tracker
+
+    @property
+    def breakers(self) -> Breakers:
+        return self.engine.breakers
+
+    @property
+    def router(self) -> Router:
+        return self.engine.router
+
+    @property
+    def settlers(self) -> dict[str, Settler]:
+        return self.engine.settlers
+
+    @property
+    def consumers(self) -> dict[str, Consumer]:
+        return self.engine.consumers
+
+    def prepare_data_dir(self) -> None:
+        """Make the data folder, or raise `ConfigurationError` if it cannot be made or written."""
+        folder = self.settings.data_dir
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = problem_with_folder(folder) or cannot_be_created(error.strerror or str(error))
+            raise ConfigurationError(f"data folder {folder} {why}") from None
+        if problem := problem_with_folder(folder):
+            raise ConfigurationError(f"data folder {folder} {problem}")
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Open the storage and route from here to the end of the block, then shut down in order, losing nothing."""
+        async with self.storage_open(), self.routing():
+            yield
+
+    @asynccontextmanager
+    async def storage_open(self) -> AsyncIterator[None]:
+        """The files are open from here to the end of the block; whoever needs them ends before that."""
+        self.prepare_data_dir()
+        async with AsyncExitStack() as stack:
+            await self.audit.open()
+            stack.push_async_callback(self.audit.close)
+            await self.dead_letters.open()
+            stack.push_async_callback(self.dead_letters.close)
+            await self.store.open()
+            stack.push_async_callback(self.store.close)
+            if self.jobs is not None:
+                await self.jobs.open()
+                stack.push_async_callback(self.jobs.close)
+            stack.push_async_callback(self.factory.close_publishers)
+            await self.factory.open_publishers()
+            stack.push_async_callback(self.depths.close)
+            tasks = Tasks()
+            self.supervisor.spawn(tasks, "watch storage", self.storage_outages.run)
+            stack.push_async_callback(tasks.cancel)
+            yield
+
+    def _files(self) -> dict[SqliteWriter, str]:
+        """Our own, and what it means that one of them cannot be written."""
+        return {
+            self.store.writer: "publishing is answered with 503 and attempts may repeat, since acks cannot be written",
+            self.dead_letters.writer: "messages that cannot be delivered stay in their queues",
+            self.audit.writer: "changes by the API are in the log only",
+        }
+
+    @asynccontextmanager
+    async def routing(self) -> AsyncIterator[None]:
+        """Be a router from here to the end of the block: primary at once, or when the standby lock says so; never if it
+        is not enabled."""
+        tasks = Tasks()
+        async with AsyncExitStack() as stack:
+            self._clients = _build_clients(self.settings, self.clock, self.sandbox.address)
+            stack.push_async_callback(self._clients.close)
+            told = self.settings.notifications
+            if told.webhook_url is not None:
+                client = self._clients.http if told.webhook_url.startswith("http:") else self._clients.https
+                notifier = Notifier(told, client, self.clock, self.warnings, self.identity)
+                self.supervisor.spawn(tasks, "notify", notifier.run)
+                stack.push_async_callback(notifier.flush, NOTIFY_AT_STOP_S)
+            stack.push_async_callback(tasks.cancel)  # before the flush
+            retention = Retention(self.dead_letters, self.settings.dead_letters, self.warnings, self.audit)
+            self.supervisor.spawn(tasks, "retention", retention.run)
+            if self.settings.enabled:
+                await self._start_sync(tasks)
+            async with self._whenever_primary() if self.settings.enabled else nullcontext():
+                self.started = True
+                try:
+                    yield
+                finally:
+                    self.stopping = True
+
+    async def _start_sync(self, tasks: Tasks) -> None:
+        """Learn pools and queues from elsewhere, if so configured.
+
+        A router on its own needs them now, and raises `ConfigSyncFailedError` if it does not get them. One that shares
+        the work with others waits for them as long as it takes.
+        """
+        settings = self.settings.sync
+        if settings.config_url is None:
+            self._configured.set()
+            return
+        self.sync = ConfigSync(
+            settings,
+            sources_from(settings.config_url, _ssl_context(self.settings.mediator.http)),
+            self.clock,
+            self.warnings,
+            self.apply,
+            lambda: self.router.pools,
+            self._note_config,
+            self._usable,
+        )
+        if self.settings.standby.redis_url is None:
+            await self.sync.first_sync()
+        self.supervisor.spawn(tasks, "sync configuration", self._follow_configuration)
+
+    async def _follow_configuration(self) -> None:
+        assert self.sync is not None, "made before it is followed"
+        if self.sync.in_force is None:
+            await self.sync.first_sync_at_last()
+        self._configured.set()
+        await self.sync.run()
+
+    def _note_config(self, before: RouterConfig | None, now: RouterConfig) -> None:
+        sources = "" if self.sync is None else ", ".join(source.label for source in self.sync.sources)
+        what = f"configuration of {sources}"
+        self.audit.record(Actor("config sync"), AuditAction.CONFIG_CHANGE, what, changes_in_words(before, now))
+
+    @asynccontextmanager
+    async def _whenever_primary(self) -> AsyncIterator[None]:
+        if self.settings.standby.redis_url is None:
+            async with self._at_work_now():
+                yield
+            return
+        self.standby = Standby(
+            self.settings.standby, self.clock, self.identity, self.warnings, self.fence, supervisor=self.supervisor
+        )
+        waiting = Tasks().spawn(self._stand_by(self.standby), "standby")
+        try:
+            yield
+        finally:
+            self.standby.stop()
+            self._configured.set()  # it waits for that no longer
+            await waiting
+
+    async def _stand_by(self, standby: Standby) -> None:
+        """Without a configuration it could not work, and would only keep the lock from one that can."""
+        await self._configured.wait()
+        await standby.run(self._primary_session)
+
+    @asynccontextmanager
+    async def _primary_session(self) -> AsyncIterator[None]:
+        try:
+            async with self._at_work_now():
+                yield
+        finally:
+            self.engine = self._new_engine()  # a standby has no consumers and no pools
+
+    @asynccontextmanager
+    async def _at_work_now(self) -> AsyncIterator[None]:
+        """One primary session: poll, deliver and settle from here to the end of the block, then drain."""
+        async with self._changing:
+            self.engine = engine = self._new_engine()
+            opened = {name: await self.factory.open(config) for name, config in self.config.queues.items()}
+            engine.start(
+                opened if self.jobs is None else {**opened, JOBS: self.jobs.queue},
+                self.config.pools,
+                Mediator(self._clients.http, self._clients.https, self.clock),
+                AttemptLogger(self.clock),
+                self.settings.retry.delays(),
+                {name: config.connections for name, config in self.config.queues.items()},
+                self.factory.close,
+                {name: reader_of(config.raw) for name, config in self.config.queues.items()},
+            )
+            self.at_work, self.stopped_clean = True, False
+        try:
+            yield
+        finally:
+            async with self._changing:
+                self.at_work = False
+            await engine.stop()
+            self.stopped_clean, self.unsettled = engine.stopped_clean, engine.unsettled
+            self.losses += engine.losses
+            for name, queue in engine.open_queues():
+                if self.jobs is None or queue is not self.jobs.queue:  # one may still add to those
+                    await self.factory.close(name, queue)
+
+    def _new_engine(self) -> Engine:
+        health = self.settings.health
+        limits = OutageLimits(health.endpoint_down_s, health.group_blocked_s)
+        engine = Engine(self.dead_letters, self.warnings, self.clock, self.fence, limits, self.supervisor)
+        engine.watches.add("dead letters", DEAD_LETTER_PERIOD_S, self.dead_letter_outages.look)
+        return engine
+
+    async def apply(self, config: RouterConfig) -> None:
+        """Put a configuration in force: at once if at work, else at the next primary session.
+
+        Raises `ConfigurationError` if a queue cannot be opened now; it is tried again with the next configuration.
+        """
+        async with self._changing:
+            before, self.config = self.config, config
+            await self.factory.drop_publishers(self.config.queues)
+            self.factory.add_publishers(self.config.queues.values())
+            await self.factory.open_publishers()
+            if self.at_work:
+                queues = self.config.queues
+                self.engine.apply_pools(self.config.pools)
+                changes = difference(before.queues, queues)
+                for name in (*changes.removed, *changes.changed):
+                    if name in self.engine.consumers:
+                        self.engine.remove_queue(name)
+                        self.removed_queues[name] = before.queues[name]
+                problems = [await self._add_queue(queues[name]) for name in (*changes.added, *changes.changed)]
+                if failed := [problem for problem in problems if problem]:
+                    polled = {name: queue for name, queue in queues.items() if name in self.engine.consumers}
+                    self.config = RouterConfig(self.config.pools, polled)
+                    raise ConfigurationError("; ".join(failed))
+
+    def _usable(self, config: RouterConfig) -> tuple[RouterConfig, list[str]]:
+        """The configuration without the queues that nobody can make, and a sentence about each of those. One that was
+        known before stays as it was."""
+        queues, problems = dict(config.queues), []
+        for name, queue in config.queues.items():
+            if problem := self.factory.problem_with(queue):
+                known = self.config.queues.get(name)
+                problems.append(problem if known is None else f"{problem}; the previous one stays in force")
+                del queues[name]
+                if known is not None:
+                    queues[name] = known
+        return RouterConfig(config.pools, queues), problems
+
+    async def _add_queue(self, config: QueueConfig) -> str:
+        """Poll one more queue; what is wrong with it, or nothing."""
+        if self.removed_queues.pop(config.name, None) == config and self.engine.take_back_queue(config.name):
+            return ""
+        try:
+            queue = await self.factory.open(config)
+        except FlowCatalystError as error:
+            return f"queue {config.name} cannot be opened: {error}"
+        self.engine.add_queue(config.name, queue, config.connections, reader_of(config.raw))
+        return ""
+
+
+def config_of(settings: Settings) -> RouterConfig:
+    """Pools and queues as the settings have them; none if they come from elsewhere."""
+    if settings.sync.config_url is not None:
+        return RouterConfig()
+    pools = {pool.code: pool.limits() for pool in settings.pools}
+    queues = {name: QueueConfig(name, f"embedded:{name}") for name in settings.embedded.queues}
+    for queue in settings.queues:
+        queues[queue.name] = queue.config()
+    return RouterConfig(pools, queues)
+
+
+@dataclass(slots=True, frozen=True)
+class _Clients:
+    """The HTTP clients of a process."""
+
+    http: HttpClient
+    https: HttpClient
+
+    async def close(self) -> None:
+        await self.http.close()
+        if self.https is not self.http:
+            await self.https.close()
+
+
+def _build_clients(settings: Settings, clock: Clock, receivers_at: tuple[str, int] | None) -> _Clients:
+    http = settings.mediator.http
+    egress = settings.egress
+    guard = EgressGuard(egress.allow_private, egress.allowed_networks, SystemResolver(clock), receivers_at)
+    http1 = Http1Client(
+        guard=guard,
+        connect_timeout_s=http.connect_timeout_ms / 1000,
+        request_timeout_s=http.timeout_ms / 1000,
+        max_connections_per_origin=http.max_connections_per_origin,
+        ssl_context=_ssl_context(http),
+        clock=clock,
+    )
+    if http.version == "HTTP_1_1":
+        return _Clients(http1, http1)
+    with needs_extra("http2", "pyreqwest", what="mediator.http.version HTTP_2", package="pyreqwest"):
+        from flowcatalyst.http.http2 import Http2Client  # few targets want it
+    http2 = Http2Client(
+        guard=guard,
+        connect_timeout_s=http.connect_timeout_ms / 1000,
+        request_timeout_s=http.timeout_ms / 1000,
+        root_certificates_pem=None if http.ca_file is None else http.ca_file.read_bytes(),
+        clock=clock,
+    )
+    return _Clients(http1, http2)
+
+
+def _ssl_context(http: HttpSettings) -> ssl.SSLContext | None:
+    """None: the client makes the default one when it first needs it, which takes a while."""
+    if http.ca_file is None:
+        return None
+    try:
+        return client_context(http.ca_file)
+    except OSError as error:
+        raise ConfigurationError(f"mediator.http.ca_file {http.ca_file} cannot be used: {error}") from None

@@ -1,0 +1,42 @@
+"""`flowcatalyst backup` and `flowcatalyst restore`: the data folder into one file, and out of it again."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from flowcatalyst.cli.run import DataDir, SettingsFile
+from flowcatalyst.control.settings import load_settings
+from flowcatalyst.core.errors import StorageError
+from flowcatalyst.queues.embedded.store import owners_alive
+from flowcatalyst.storage import backup as storage
+
+KIB: Final = 1024
+
+BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="Tar file; compressed if its name ends in .gz")]
+
+
+def backup(file: BackupFile, data_dir: DataDir = None, config: SettingsFile = None) -> None:
+    """Copy the data folder to a new file: queue, dead letters and audit trail, as of one moment. A router may run."""
+    os.umask(0o077)  # messages hold tokens
+    folder = load_settings(config, data_dir=data_dir).data_dir
+    copied = storage.back_up(folder, file)
+    print(f"{file} holds {_in_words(copied)} of {folder.absolute()}, {file.stat().st_size / KIB:,.0f} KiB in all.")
+
+
+def restore(file: BackupFile, data_dir: DataDir = None, config: SettingsFile = None) -> None:
+    """Put a backup into a data folder without a queue. What was delivered since the backup is delivered again."""
+    os.umask(0o077)
+    storage.require_backup(file)
+    folder = load_settings(config, data_dir=data_dir).data_dir
+    if alive := owners_alive(folder / "queue.db"):
+        who = "a process has" if alive == 1 else f"{alive} processes have"
+        raise StorageError(f"{who} the queue of {folder.absolute()} open: stop the router first")
+    copied = storage.restore(file, folder)
+    print(f"{folder.absolute()} has {_in_words(copied)} of {file} now; a router started on it goes on from there.")
+
+
+def _in_words(copied: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} ({size / KIB:,.0f} KiB)" for name, size in copied.items())

@@ -1,0 +1,7 @@
+"""What all sections of the settings have in common."""
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid")

@@ -1,0 +1,209 @@
+"""Jobs: what one asks for, what one is, and what may be asked for. Pure."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+from flowcatalyst.core.errors import FlowCatalystError, InvalidMessageError
+from flowcatalyst.core.headers import check_headers
+from flowcatalyst.core.message import (
+    DEFAULT_POOL,
+    MAX_NAME_CHARS,
+    MAX_TARGET_CHARS,
+    DispatchMode,
+    Terms,
+    check_name,
+    check_target,
+)
+from flowcatalyst.core.payload import JSON_TYPE, check_payload, given, payload_bytes
+
+MAX_METADATA_CHARS: Final = 8192
+DEFAULT_SEQUENCE: Final = 99
+_NUMBER_BITS: Final = 41
+MAX_SEQUENCE: Final = (1 << 22) - 1
+MAX_RETRIES: Final = 1000
+DEFAULT_RETRIES: Final = 3
+MAX_RETRY_DELAY_S: Final = 30 * 86_400.0
+DEFAULT_RETRY_DELAYS_S: Final = (1.0, 5.0, 30.0, 300.0)  # the last one again and again
+MAX_TIMEOUT_S: Final = 900.0
+DEFAULT_TIMEOUT_S: Final = 30.0
+
+Name = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": MAX_NAME_CHARS})]
+TargetUrl = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": MAX_TARGET_CHARS})]
+
+
+class InvalidJobError(FlowCatalystError):
+    """A job cannot be accepted as it is; the sender has to change it."""
+
+
+class Kind(StrEnum):
+    EVENT = "EVENT"
+    TASK = "TASK"
+
+
+class Status(StrEnum):
+    """Where a job stands. ERROR without a next attempt waits for a person."""
+
+    PENDING = "PENDING"
+    QUEUED = "QUEUED"
+    IN_PROGRESS = "IN_PROGRESS"
+    COMPLETED = "COMPLETED"
+    ERROR = "ERROR"
+    CANCELLED = "CANCELLED"
+    EXPIRED = "EXPIRED"
+
+
+FINISHED: Final = (Status.COMPLETED, Status.CANCELLED, Status.EXPIRED)
+
+
+class NewJob(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """A job as its sender writes it. Unknown fields are errors: a typo in messageGroup would lose the order."""
+
+    target_url: TargetUrl
+    code: Name
+    kind: Kind = Kind.TASK
+    payload: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
+    content_type: str | None = None
+    headers: dict[str, str] = {}
+    message_group: Name | None = None
+    sequence: int = DEFAULT_SEQUENCE
+    mode: DispatchMode = DispatchMode.IMMEDIATE
+    dispatch_pool_code: Name = DEFAULT_POOL
+    timeout_seconds: float = DEFAULT_TIMEOUT_S
+    max_retries: int = DEFAULT_RETRIES
+    retry_delays_seconds: list[float] = []
+    scheduled_for: datetime | None = None
+    expires_at: datetime | None = None
+    idempotency_key: Name | None = None
+    metadata: dict[str, str] = {}
+
+
+@dataclass(slots=True, frozen=True)
+class Job:
+    """A job as the store keeps it. Times are seconds since the epoch."""
+
+    id: str
+    kind: Kind
+    code: str
+    target: str
+    payload: bytes | None  # as it is sent; None: its id is
+    content_type: str
+    headers: tuple[tuple[str, str], ...]
+    group: str | None
+    sequence: int
+    mode: DispatchMode
+    pool: str
+    terms: Terms
+    scheduled_for: float | None
+    expires_at: float | None
+    idempotency_key: str | None
+    metadata: dict[str, str]
+    created_at: float
+
+    @property
+    def lane(self) -> str | None:
+        """The group that it is ordered in; None: it is ordered with nothing."""
+        return None if self.mode is DispatchMode.IMMEDIATE else self.group
+
+
+@dataclass(slots=True, frozen=True)
+class JobState:
+    """A job and how far it came."""
+
+    job: Job
+    status: Status
+    attempts: int = 0  # that were made
+    failures: int = 0  # those of them that count
+    next_attempt_at: float | None = None
+    finished_at: float | None = None
+    last_error: str = ""
+
+
+def new_job(asked: NewJob, job_id: str, now: float) -> Job:
+    """The job that was asked for. Raises `InvalidJobError` with one sentence if it can never be delivered."""
+    try:
+        check_target(asked.target_url)
+        for what, name in (
+            ("code", asked.code),
+            ("messageGroup", asked.message_group),
+            ("dispatchPoolCode", asked.dispatch_pool_code),
+            ("idempotencyKey", asked.idempotency_key),
+        ):
+            check_name(what, name)
+            if name is not None and (not name or name.isspace()):
+                raise InvalidJobError(f"{what} is empty")
+        check_headers(asked.headers)
+        payload = given(asked.payload)
+        check_payload(payload, asked.content_type)
+    except InvalidMessageError as error:
+        raise InvalidJobError(str(error).replace("mediationTarget", "targetUrl")) from None
+    _check_range("sequence", asked.sequence, 0, MAX_SEQUENCE)
+    _check_range("maxRetries", asked.max_retries, 0, MAX_RETRIES)
+    _check_range("timeoutSeconds", asked.timeout_seconds, 0.001, MAX_TIMEOUT_S)
+    for delay_s in asked.retry_delays_seconds:
+        _check_range("retryDelaysSeconds", delay_s, 0, MAX_RETRY_DELAY_S)
+    if asked.mode is not DispatchMode.IMMEDIATE and asked.message_group is None:
+        raise InvalidJobError(f"mode {asked.mode} orders the jobs of a group: give a messageGroup, or mode IMMEDIATE")
+    if sum(map(len, (*asked.metadata, *asked.metadata.values()))) > MAX_METADATA_CHARS:
+        raise InvalidJobError(f"metadata has more than the {MAX_METADATA_CHARS} characters allowed")
+    content_type = asked.content_type or JSON_TYPE
+    scheduled_for, expires_at = _at(asked.scheduled_for), _at(asked.expires_at)
+    if expires_at is not None and expires_at <= max(now, scheduled_for or now):
+        raise InvalidJobError("expiresAt is over before the job may start: give a later time, or none")
+    return Job(
+        id=job_id,
+        kind=asked.kind,
+        code=asked.code,
+        target=asked.target_url,
+        payload=payload_bytes(payload, content_type) if payload else None,
+        content_type=content_type,
+        headers=tuple(asked.headers.items()),
+        group=asked.message_group,
+        sequence=asked.sequence,
+        mode=asked.mode,
+        pool=asked.dispatch_pool_code,
+        terms=Terms(
+            asked.timeout_seconds, asked.max_retries, tuple(asked.retry_delays_seconds) or DEFAULT_RETRY_DELAYS_S
+        ),
+        scheduled_for=scheduled_for,
+        expires_at=expires_at,
+        idempotency_key=asked.idempotency_key,
+        metadata=asked.metadata,
+        created_at=now,
+    )
+
+
+def _check_range(what: str, value: float, least: float, most: float) -> None:
+    if not least <= value <= most:  # NaN is in no range
+        raise InvalidJobError(f"{what} is {value:g}, which is not between {least:g} and {most:g}")
+
+
+def _at(time: datetime | None) -> float | None:
+    if time is None:
+        return None
+    return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
+
+
+def position(sequence: int, number: int) -> int:
+    """Where a job stands in its group, as one number: by its sequence, then by when it was made."""
+    return sequence << _NUMBER_BITS | number
+
+
+def number_at(place: int) -> int:
+    """The number of the job that stands there."""
+    return place & ((1 << _NUMBER_BITS) - 1)
+
+
+def as_time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+
+
+def encode_headers(headers: tuple[tuple[str, str], ...]) -> str:
+    return msgspec.json.encode(headers).decode()
+
+
+def decode_headers(text: str) -> tuple[tuple[str, str], ...]:
+    return msgspec.json.decode(text, type=tuple[tuple[str, str], ...])

@@ -1,0 +1,1 @@
+"""ActiveMQ Classic and Artemis, over AMQP 1.0."""

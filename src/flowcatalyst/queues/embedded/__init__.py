@@ -1,0 +1,1 @@
+"""The embedded queue: a SQLite file that behaves like SQS FIFO."""

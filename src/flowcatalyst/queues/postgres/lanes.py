@@ -1,0 +1,193 @@
+"""What is done to lanes: plain functions of a connection, each one statement; a transaction may be composed of them.
+
+The statements are functions of the database (see migrations/): a lane is locked by one statement and looked at by the
+next, and in between there is no way to the client and back. They fail with the errors of asyncpg.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from flowcatalyst.core.message import MAX_NAME_CHARS, UNREADABLE, Settled, pool_code_of
+from flowcatalyst.queues.contract import Depth, Outgoing
+from flowcatalyst.queues.sharing import LANE_SHARE
+from flowcatalyst.storage.postgres import Connection
+
+OWNER_GONE = "FC001"  # raised by `take`
+CLAIM_VOID = "FC002"
+
+
+class Receipt(NamedTuple):
+    """Proof of one delivery. It goes stale when its lane is leased again."""
+
+    lane: int
+    seq: int
+    epoch: int
+
+
+@dataclass(slots=True, frozen=True)
+class Entry:
+    """A message as it is put into a lane."""
+
+    body: str
+    pool: str
+    group: str | None = None  # None: in a lane of its own
+    deduplication_id: str | None = None
+    place: int | None = None  # in its lane; None for all of a call: at the end
+
+
+class Leased(NamedTuple):
+    """A message as `take` hands it out."""
+
+    lane: int
+    seq: int
+    epoch: int
+    turn: int
+    receives: int
+    failures: int
+    group: str | None
+    body: str
+
+    @property
+    def receipt(self) -> Receipt:
+        return Receipt(self.lane, self.seq, self.epoch)
+
+
+@dataclass(slots=True, frozen=True)
+class Ready:
+    """The pools that lanes are ready for, longest ready first."""
+
+    pools: list[str]
+    last: str | None  # of those that were looked at, by name
+    due_in_s: float | None  # until the next delayed lane of the queue is due
+
+
+def entry_of(message: Outgoing) -> Entry:
+    pool = pool_code_of(message.body)
+    if len(pool) > MAX_NAME_CHARS or "\0" in pool:
+        pool = UNREADABLE  # what names such a pool becomes a dead letter, or goes to the default pool
+    return Entry(message.body, pool, message.group, message.deduplication_id)
+
+
+async def open_queue(connection: Connection, name: str) -> int:
+    """The number of a queue; it is made if there is none of that name."""
+    number: int = await connection.fetchval("SELECT open_queue($1)", name)
+    return number
+
+
+async def store_id(connection: Connection) -> str:
+    """What tells this database from others."""
+    found: str = await connection.fetchval("SELECT id FROM store")
+    return found
+
+
+async def setup_warnings(connection: Connection) -> list[str]:
+    """What an operator should know of how the server is set up."""
+    warnings = []
+    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+        if await connection.fetchval(f"SHOW {setting}") == "off":
+            warnings.append(
+                f"{setting} is off at the PostgreSQL server: what it confirmed may be lost when it crashes, and what "
+                "was acked may be delivered again"
+            )
+    return warnings
+
+
+async def publish(connection: Connection, queue: int, entries: Sequence[Entry]) -> list[tuple[int, bool]]:
+    """Append messages, in order: their places, and whether they are duplicates and were left out.
+
+    Their groups are locked until the transaction ends, so that those of a group become visible in order, in whichever
+    order their producers commit.
+    """
+    ids = [entry.deduplication_id for entry in entries]
+    places = [entry.place for entry in entries]
+    rows = await connection.fetch(
+        "SELECT seq, is_duplicate FROM publish($1, $2, $3, $4, $5, $6)",
+        queue,
+        [entry.group for entry in entries],
+        [entry.pool for entry in entries],
+        [entry.body for entry in entries],
+        ids if any(one is not None for one in ids) else None,
+        places if any(one is not None for one in places) else None,
+    )
+    return [(seq, is_duplicate) for seq, is_duplicate in rows]
+
+
+async def look(connection: Connection, queue: int, after: str | None, most: int) -> Ready:
+    """Make ready what is due; for which pools there is something, at most so many of them, by name from `after` on."""
+    row = await connection.fetchrow("SELECT pools, turns, due_in_s FROM look($1, $2, $3)", queue, after, most)
+    turns = dict(zip(row["pools"], row["turns"], strict=True))
+    return Ready(sorted(turns, key=turns.__getitem__), row["pools"][-1] if turns else None, row["due_in_s"])
+
+
+async def take(
+    connection: Connection, queue: int, owner: int, claim: int, wanted: dict[str, int], share: int = LANE_SHARE
+) -> list[Leased]:
+    """Lease up to so many messages for each pool: a share of each lane that is ready, in turn, then more of the same.
+
+    What one call leased is known by its claim: `void` undoes it where the answer was lost.
+    """
+    rows = await connection.fetch(
+        "SELECT lane, seq, epoch, turn, receives, failures, grp, body FROM take($1, $2, $3, $4, $5, $6)",
+        queue,
+        owner,
+        claim,
+        list(wanted),
+        list(wanted.values()),
+        share,
+    )
+    return [Leased(*row) for row in rows]
+
+
+async def ack(connection: Connection, receipts: Sequence[Receipt]) -> list[Settled]:
+    """Delete messages; those already deleted count as done. It fails for groups that somebody else keeps locked."""
+    lanes, seqs, epochs = _columns(receipts)
+    stale, busy = await connection.fetchrow("SELECT stale, busy FROM ack($1, $2, $3)", lanes, seqs, epochs)
+    results = [Settled.OK] * len(receipts)
+    for place in stale:
+        results[place - 1] = Settled.GONE
+    for place in busy:
+        results[place - 1] = Settled.FAILED
+    return results
+
+
+async def nack(
+    connection: Connection,
+    receipts: Sequence[Receipt],
+    failures: Sequence[int],
+    delay_s: float,
+    *,
+    unlock: bool = False,
+) -> list[Settled]:
+    """Show messages after `delay_s` and remember how often each has failed so far. All are of one queue.
+
+    It fails for groups that somebody else keeps locked.
+    """
+    lanes, seqs, epochs = _columns(receipts)
+    statement = "SELECT held, busy FROM nack($1, $2, $3, $4, $5, $6)"
+    held, busy = await connection.fetchrow(statement, lanes, seqs, epochs, failures, float(delay_s), unlock)
+    results = [Settled.GONE] * len(receipts)
+    for place in held:
+        results[place - 1] = Settled.OK
+    for place in busy:
+        results[place - 1] = Settled.FAILED
+    return results
+
+
+async def depth(connection: Connection, queue: str) -> Depth:
+    """How many messages a queue holds: counted as they come and go, so it costs the same for a million."""
+    row = await connection.fetchrow(
+        "SELECT d.messages, d.leased, d.delayed FROM queues AS q CROSS JOIN depth(q.id) AS d WHERE q.name = $1", queue
+    )
+    messages, leased, delayed = (0, 0, 0) if row is None else (int(one) for one in row)
+    return Depth(waiting=max(messages - leased - delayed, 0), leased=leased, delayed=delayed)
+
+
+async def waiting_for(connection: Connection, queue: int, pool: str, most: int) -> int:
+    """How many messages are in lanes that are ready and whose first message names this pool, up to `most`."""
+    found: int = await connection.fetchval("SELECT waiting_for($1, $2, $3)", queue, pool, most)
+    return found
+
+
+def _columns(receipts: Sequence[Receipt]) -> tuple[list[int], list[int], list[int]]:
+    return [one.lane for one in receipts], [one.seq for one in receipts], [one.epoch for one in receipts]

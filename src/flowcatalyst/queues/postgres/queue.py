@@ -1,0 +1,390 @@
+"""PostgreSQL as a queue: a few tables that behave like SQS FIFO.
+
+Messages are durable when `publish` returns. A group with a hidden message (leased or delayed) is shown to nobody, so
+its order survives failures, crashes and several routers at work on one queue. What a router has leased is its own for
+as long as it lives: it renews one row every second or so, whatever it holds, and there is nothing to extend.
+"""
+
+import asyncio
+import math
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import asyncpg
+
+from flowcatalyst.core.clock import Clock
+from flowcatalyst.core.errors import ConfigurationError, InvalidMessageError, QueueUnavailableError
+from flowcatalyst.core.message import Capabilities, Delivery, Settled
+from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.queues.address import PostgresAddress
+from flowcatalyst.queues.contract import (
+    Batching,
+    Demand,
+    Depth,
+    Loss,
+    Outgoing,
+    Published,
+    check_outgoing,
+)
+from flowcatalyst.queues.postgres import lanes, owners
+from flowcatalyst.queues.postgres.lanes import Entry, Leased, Ready, Receipt, entry_of
+from flowcatalyst.queues.postgres.owners import Session
+from flowcatalyst.queues.postgres.store import PostgresStore
+from flowcatalyst.queues.sharing import MAX_CODES, share_out
+from flowcatalyst.storage.postgres import DEFAULT_SCHEMA, Connection, PostgresServer
+
+__all__ = ["PostgresQueue", "PostgresStore", "server_at"]
+
+MAX_BATCH: Final = 512
+LONG_POLL_S: Final = 1.0  # short: waiting again costs one statement, and a stop has to wait for it
+POLL_INTERVAL_S: Final = 1.0  # should a notification be lost
+CONTENDED_PAUSE_S: Final = 0.02  # what is ready is locked by somebody else; doubled each time
+SETTLE_LINGER_S: Final = 0.02  # an ack costs a share of a commit; under load a little patience makes that share small
+MAX_GROUP_BYTES: Final = 2000  # what fits into an index
+PUBLISH_MESSAGES: Final = 1000  # of one statement
+PUBLISH_CHARACTERS: Final = 8 << 20
+
+
+class Held(NamedTuple):
+    """A receipt, and the session in which it is ours."""
+
+    receipt: Receipt
+    session: Session
+
+
+class OwedNack(NamedTuple):
+    """Messages that were given back while the database could not be reached."""
+
+    held: list[Held]
+    failures: list[int]
+    due_at: float  # monotonic: their delay is over
+    unlock: bool
+
+
+class PostgresQueue:
+    """One named queue of a store, both ends of it."""
+
+    def __init__(self, store: PostgresStore, name: str, label: str | None = None) -> None:
+        self.name = label or name  # what operators see
+        self.queue = name  # what it is called in the database
+        self.store = store
+        self.calls: Mapping[str, int] = {}
+        self.losses: list[Loss] = []
+        self.capabilities = Capabilities(
+            ordered_redelivery=True,
+            locks_groups=True,
+            delayed_nack=True,
+            extends=False,
+            selects_pools=True,
+            visibility_s=math.inf,
+            long_poll_s=LONG_POLL_S,
+        )
+        self.batching = Batching(MAX_BATCH, settle_linger_s=SETTLE_LINGER_S)
+        self._clock: Clock = store.clock
+        self._monotonic = store.clock.monotonic
+        self._tasks = Tasks()
+        self._receives = False
+        self._closed = False
+        self._codes_after: str | None = None  # where the next look at the pools that messages name begins
+        self._changes = 0  # counts wake-ups, so that none is lost between a look and the wait after it
+        self._sleepers: set[asyncio.Future[None]] = set()
+        self._owed: list[OwedNack] = []  # that could not be sent: no lease ends by itself here
+
+    @property
+    def setup_warnings(self) -> Sequence[str]:
+        return self.store.setup_warnings
+
+    async def open(self) -> None:
+        """It connects when it is first used."""
+        self._closed = False
+        self.store.queues.add(self)
+
+    async def close(self) -> None:
+        """Give back what is leased from this queue."""
+        self._closed = True
+        if self not in self.store.queues:
+            return
+        self.store.queues.discard(self)
+        self.wake()
+        await self._tasks.cancel()
+        with suppress(QueueUnavailableError):  # else they are free with all the others, without their delay
+            await self._pay_nacks()
+        self._owed.clear()
+        if not self.store.queues:
+            await self.store.close()
+        elif self._receives and (session := self.store.session) is not None:
+            with suppress(QueueUnavailableError):  # free when the store closes, then
+                number = await self.store.number_of(self.queue)
+                await self.store.run(partial(owners.release, owner=session.owner, queue=number))
+        self._receives = False
+
+    async def reconnect(self) -> None:
+        await self.store.reconnect()
+
+    def wake(self) -> None:
+        """Make those who wait in `receive` look again."""
+        self._changes += 1
+        for sleeper in self._sleepers:
+            if not sleeper.done():
+                sleeper.set_result(None)
+
+    def fit(self, capacity: int) -> None:
+        """It hands out whatever it is asked for."""
+
+    async def publish(self, messages: Sequence[Outgoing]) -> list[Published]:
+        """Append messages, in order. They are durable when this returns."""
+        for message in messages:
+            check_outgoing(message)
+            _check_storable(message)
+        published: list[Published] = []
+        for part in _parts([entry_of(message) for message in messages]):
+            number = await self.store.number_of(self.queue)
+            places = await self.store.run(partial(lanes.publish, queue=number, entries=part))
+            published += [Published(self._broker_id(seq), duplicate=duplicate) for seq, duplicate in places]
+        if published:
+            self.store.wake(self.queue)
+        return published
+
+    # Receiving
+
+    async def receive(self, limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
+        """Up to `limit` messages, as many for each pool as it has free capacity for; empty when none came in time."""
+        assert limit > 0, "ask for at least one message"
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + wait_s
+        end_notice = demand.on_growth(self.wake) if demand is not None else _nothing
+        self._receives = True
+        contended_pause_s = CONTENDED_PAUSE_S
+        try:
+            while True:
+                if self._closed:
+                    return []
+                changes = self._changes
+                session = await self.store.owner()
+                await self._pay_nacks()
+                ready = await self._look(demand)
+                free_capacity = demand.free_capacity() if demand is not None else None
+                wanted = share_out(min(limit, self.batching.max_batch), ready.pools, free_capacity)
+                taken = await self._take(session, wanted) if wanted else []
+                left_s = give_up_at - loop.time()
+                if taken or left_s <= 0 or self._closed:
+                    return taken
+                if wanted:
+                    await self._sleep(changes, min(contended_pause_s, left_s))
+                    contended_pause_s = min(2 * contended_pause_s, POLL_INTERVAL_S)
+                elif not self.store.is_announced:
+                    await self.store.announce()
+                else:
+                    pause_s = (
+                        POLL_INTERVAL_S if ready.due_in_s is None else min(POLL_INTERVAL_S, ready.due_in_s + 0.001)
+                    )
+                    await self._sleep(changes, min(left_s, pause_s))
+        except QueueUnavailableError:
+            if self._closed:
+                return []
+            raise
+        finally:
+            end_notice()
+
+    async def _look(self, demand: Demand | None) -> Ready:
+        """For which pools there is something. Not all are seen at once where messages name very many."""
+        number = await self.store.number_of(self.queue)
+        after = self._codes_after
+        found = await self.store.run(partial(lanes.look, queue=number, after=after, most=MAX_CODES))
+        if after is not None and len(found.pools) < MAX_CODES:  # from the beginning again
+            self._codes_after = None
+            return await self._look(demand)
+        self._codes_after = found.last if len(found.pools) == MAX_CODES else None
+        if self._codes_after is not None and demand is not None:
+            free = demand.free_capacity().pools
+            with_capacity = [code for code in free if free[code] > 0 and code not in found.pools]
+            return Ready([*with_capacity, *found.pools], found.last, found.due_in_s)
+        return found
+
+    async def _take(self, session: Session, wanted: dict[str, int]) -> list[Delivery]:
+        """What can be had now. If the caller is cancelled, what was leased all the same is given back."""
+        leasing: asyncio.Future[list[Leased]] = asyncio.get_running_loop().create_future()
+        self._tasks.spawn(self._lease(session, wanted, leasing), "take from postgres")
+        try:
+            taken = await asyncio.shield(leasing)
+        except asyncio.CancelledError:
+            leasing.add_done_callback(partial(self._requeue_cancelled, session))
+            raise
+        return [
+            Delivery(
+                self._broker_id(one.seq),
+                Held(one.receipt, session),
+                one.body,
+                one.group,
+                one.receives,
+                0.0,
+                one.failures,
+            )
+            for one in taken
+        ]
+
+    async def _lease(self, session: Session, wanted: dict[str, int], leasing: "asyncio.Future[list[Leased]]") -> None:
+        claim = session.new_claim()
+
+        async def take(connection: Connection) -> list[Leased]:
+            try:
+                return await lanes.take(connection, number, session.owner, claim, wanted)
+            except asyncpg.PostgresError as error:
+                if error.sqlstate not in (lanes.OWNER_GONE, lanes.CLAIM_VOID):
+                    raise
+                session.ended |= error.sqlstate == lanes.OWNER_GONE
+                return []
+
+        try:
+            number = await self.store.number_of(self.queue)
+            leasing.set_result(await self.store.run(take))
+        except QueueUnavailableError as error:
+            session.doubtful.add(claim)  # the answer was lost: it may have leased something
+            leasing.set_exception(error)
+        except BaseException:
+            session.doubtful.add(claim)
+            leasing.set_exception(QueueUnavailableError(f"queue {self.name} was closed"))
+            raise
+
+    def _requeue_cancelled(self, session: Session, leasing: "asyncio.Future[list[Leased]]") -> None:
+        if not leasing.cancelled() and leasing.exception() is None and (taken := leasing.result()):
+            held = [Held(one.receipt, session) for one in taken]
+            self._owed.append(OwedNack(held, [one.failures for one in taken], 0.0, unlock=False))
+            self.wake()
+
+    async def _sleep(self, changes: int, seconds: float) -> None:
+        """Until the queue may have changed, or for so long."""
+        if self._changes != changes:
+            return
+        sleeper = asyncio.get_running_loop().create_future()
+        self._sleepers.add(sleeper)
+        try:
+            with self.store.sleeping(), suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await sleeper
+        finally:
+            self._sleepers.discard(sleeper)
+
+    # Settling
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
+        """Remove messages for good. Acking what is already gone is OK."""
+        if not deliveries:
+            return []
+        receipts = [delivery.receipt.receipt for delivery in deliveries]
+        results = await self.store.run(partial(lanes.ack, receipts=receipts))
+        self.store.wake(self.queue)
+        return results
+
+    async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
+        """Show messages again after `delay_s`. With `unlock` they stop holding their group back meanwhile."""
+        if not deliveries:
+            return []
+        held = [delivery.receipt for delivery in deliveries]
+        due_at = self._monotonic() + delay_s if delay_s > 0 else 0.0
+        nack = OwedNack(held, [delivery.failures for delivery in deliveries], due_at, unlock)
+        try:
+            results = await self._nack(nack)
+        except QueueUnavailableError:
+            self._owed.append(nack)
+            results = []
+        # What failed is made good before the next look, should we still own it then.
+        return [
+            Settled.GONE if result is Settled.GONE else Settled.OK for result in results or [Settled.OK] * len(held)
+        ]
+
+    async def _nack(self, nack: OwedNack) -> list[Settled]:
+        receipts = [one.receipt for one in nack.held]
+        delay_s = max(nack.due_at - self._monotonic(), 0.0)
+        give_back = partial(lanes.nack, receipts=receipts, failures=nack.failures, delay_s=delay_s, unlock=nack.unlock)
+        results = await self.store.run(give_back)
+        busy = [place for place, result in enumerate(results) if result is Settled.FAILED]
+        if busy:
+            held, failures = [nack.held[place] for place in busy], [nack.failures[place] for place in busy]
+            self._owed.append(nack._replace(held=held, failures=failures))
+        self.store.wake(self.queue)
+        return results
+
+    async def _pay_nacks(self) -> None:
+        """What is of a session that has ended is free anyway."""
+        owed, self._owed = self._owed, []
+        while owed:
+            try:
+                if any(not one.session.ended for one in owed[0].held):
+                    await self._nack(owed[0])
+                del owed[0]
+            except BaseException:
+                self._owed = owed + self._owed
+                raise
+
+    async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
+        """There is nothing to do: what is ours stays so while our session lives."""
+        return [Settled.OK if self.still_ours(delivery) else Settled.GONE for delivery in deliveries]
+
+    def still_ours(self, delivery: Delivery) -> bool:
+        """Until our session ends, or may have ended without our knowledge: we were paused, or are cut off."""
+        session: Session = delivery.receipt.session
+        return session.is_alive(self._monotonic())
+
+    # Looking
+
+    async def depth(self) -> Depth:
+        """How many messages the queue holds. It costs the same for a million, and makes no tables."""
+        try:
+            return await self.store.run(partial(lanes.depth, queue=self.queue), migrates=False)
+        except QueueUnavailableError:
+            if self.store.pool.has_tables is False:
+                return Depth(0, 0, 0)
+            raise
+
+    async def waiting_for(self, pool: str, most: int) -> int:
+        """How many messages could be received now for this pool, as far as their groups begin with it, up to `most`."""
+        number = await self.store.number_of(self.queue)
+        return await self.store.run(partial(lanes.waiting_for, queue=number, pool=pool, most=most))
+
+    def _broker_id(self, seq: int) -> str:
+        return f"postgres-{self.store.id}-{seq}"
+
+
+def server_at(address: PostgresAddress, user: str | None, password: str | None, ca_file: Path | None) -> PostgresServer:
+    """The database that an address means. Raises `ConfigurationError` if its certificates cannot be read."""
+    mode: str | ssl.SSLContext = address.sslmode or ("prefer" if ca_file is None else "verify-full")
+    if ca_file is not None and mode != "disable":
+        try:
+            context = ssl.create_default_context(cafile=str(ca_file))
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(f"postgres.ca_file {ca_file} cannot be used: {error}") from None
+        context.check_hostname = mode == "verify-full"
+        mode = context
+    schema = address.schema or DEFAULT_SCHEMA
+    return PostgresServer(address.hosts, address.database, user, password, mode, schema)
+
+
+def _nothing() -> None:
+    """Nobody was asked for notices."""
+
+
+def _check_storable(message: Outgoing) -> None:
+    if any("\0" in text for text in (message.body, message.group or "", message.deduplication_id or "")):
+        raise InvalidMessageError("body, group and deduplication id cannot have a NUL character on PostgreSQL")
+    for what, text in (("group", message.group), ("deduplication id", message.deduplication_id)):
+        if text is not None and len(text.encode()) > MAX_GROUP_BYTES:
+            raise InvalidMessageError(f"{what} has {len(text.encode())} bytes, and PostgreSQL takes {MAX_GROUP_BYTES}")
+
+
+def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
+    """What goes into one statement each."""
+    part: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if part and (len(part) == PUBLISH_MESSAGES or size + len(entry.body) > PUBLISH_CHARACTERS):
+            yield part
+            part, size = [], 0
+        part.append(entry)
+        size += len(entry.body)
+    if part:
+        yield part

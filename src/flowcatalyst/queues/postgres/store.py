@@ -1,0 +1,227 @@
+"""One PostgreSQL database with queues: our connections, our registration as an owner, and who is told of changes."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+import asyncpg
+import structlog
+
+from flowcatalyst.core.clock import Clock
+from flowcatalyst.core.errors import QueueUnavailableError, StorageError
+from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.queues.postgres import lanes, owners
+from flowcatalyst.queues.postgres.migrations import LANES
+from flowcatalyst.queues.postgres.owners import RENEW_EVERY_S, OwnerWatch, Session
+from flowcatalyst.storage.postgres import Connection, Job, PostgresPool, PostgresServer, close_politely
+
+RENEW_LIMIT_S: Final = 2.5  # then the connection hangs: the next renewal goes over another one
+
+log = structlog.get_logger("flowcatalyst.postgres")
+T = TypeVar("T")
+
+
+class Listener(Protocol):
+    """A queue of the store, as the store sees it."""
+
+    queue: str  # its name in the database
+
+    def wake(self) -> None: ...
+
+
+class PostgresStore:
+    """One schema of one database, shared by any number of named queues and by other processes.
+
+    It opens with the first of its queues and closes with the last. Nothing connects before it is needed, and only who
+    receives registers as an owner.
+    """
+
+    def __init__(self, server: PostgresServer, clock: Clock) -> None:
+        self.pool = PostgresPool(server, [LANES])
+        self.clock = clock
+        self.queues: set[Listener] = set()
+        self.id = ""  # of the database, known after the first call
+        self.setup_warnings: Sequence[str] = ()
+        self._numbers: dict[str, int] = {}  # of queues
+        self._session: Session | None = None
+        self._registering = asyncio.Lock()
+        self._to_forget: list[int] = []  # owners that we were
+        self._watch = OwnerWatch()
+        self._link: Connection | None = None  # for renewals and notifications
+        self._renewing = asyncio.Lock()
+        self._tasks = Tasks()
+        self._hurry = asyncio.Event()  # renew now
+        self._sleepers = 0  # receives that wait
+        self._slept = False  # some waited since the last renewal
+        self.is_announced = False  # publishers know that somebody waits here
+
+    @property
+    def session(self) -> Session | None:
+        return self._session
+
+    async def run(self, job: Job[T], *, migrates: bool = True) -> T:
+        """What `job` returns. Raises `QueueUnavailableError`."""
+        with _storage_errors_as_queue_errors():
+            return await self.pool.run(job, migrates=migrates)
+
+    async def number_of(self, queue: str) -> int:
+        """The number of a queue, which is made if it is not there."""
+        if not self.pool.has_tables:  # or no more: numbers of dropped tables mean nothing
+            self._numbers.clear()
+        if queue not in self._numbers:
+            number = await self.run(partial(lanes.open_queue, name=queue))
+            self.id = await self.run(lanes.store_id)
+            self.setup_warnings = await self.run(lanes.setup_warnings)
+            self._numbers[queue] = number
+        return self._numbers[queue]
+
+    def wake(self, queue: str | None = None) -> None:
+        """Tell those who wait on a queue, or on any, that it changed."""
+        for listener in list(self.queues):
+            if queue is None or listener.queue == queue:
+                listener.wake()
+
+    async def close(self) -> None:
+        """Give back all that is leased and close the connections."""
+        await self._tasks.cancel()
+        async with self._registering:
+            session, self._session = self._session, None
+            if session is not None:
+                session.ended = True
+                self._to_forget.append(session.owner)
+            if self._to_forget:
+                try:
+                    await self.run(partial(owners.forget, owners=self._to_forget))
+                    self._to_forget.clear()
+                except (
+                    QueueUnavailableError
+                ) as error:  # what is leased comes free all the same, as of a process that died
+                    log.warning("queues_not_signed_off", action="queues_not_signed_off", error=str(error))
+        await self._drop_link()
+        await self.pool.close()
+        self.is_announced = False
+
+    async def reconnect(self) -> None:
+        self.pool.reset()
+        if self._link is not None:
+            self._link.terminate()
+
+    # Owning
+
+    async def owner(self) -> Session:
+        """Our registration, made if there is none that lives. What was leased in earlier ones is free again."""
+        async with self._registering:
+            session = self._session
+            if session is None or not session.is_alive(self.clock.monotonic()):
+                if session is not None:
+                    session.ended = True
+                    self._to_forget.append(session.owner)
+                    self._session = None
+                sent_at = self.clock.monotonic()
+                name = f"{socket.gethostname()}-{os.getpid()}"
+                session = Session(await self.run(partial(owners.register, name=name)), sent_at)
+                self._session = session
+                self._tasks.spawn(self._keep(session), "renew postgres owner")
+            if self._to_forget:
+                await self.run(partial(owners.forget, owners=list(self._to_forget)))
+                self._to_forget.clear()
+            for claim in sorted(session.doubtful):
+                if not await self.run(partial(owners.void, owner=session.owner, claim=claim)):
+                    session.doubtful.discard(claim)
+            return session
+
+    async def announce(self) -> None:
+        """Let publishers know that somebody waits here, before a last look."""
+        session = await self.owner()
+        self._slept = True
+        with _storage_errors_as_queue_errors():
+            await self._renew(session)
+
+    @contextmanager
+    def sleeping(self) -> Iterator[None]:
+        """While a receive waits."""
+        self._sleepers += 1
+        self._slept = True
+        try:
+            yield
+        finally:
+            self._sleepers -= 1
+
+    async def _keep(self, session: Session) -> None:
+        """Renew the session for as long as it lives."""
+        while True:
+            self._hurry.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RENEW_EVERY_S):
+                    await self._hurry.wait()
+            if not session.is_alive(self.clock.monotonic()):
+                break
+            try:
+                await self._renew(session)
+            except StorageError as error:
+                log.warning("owner_not_renewed", action="owner_not_renewed", error=str(error))
+                await asyncio.sleep(RENEW_EVERY_S / 5)
+        session.ended = True
+        self.is_announced = False
+        log.warning("owner_lapsed", action="owner_lapsed", owner=session.owner)
+        self.wake()
+
+    async def _renew(self, session: Session) -> None:
+        """Raises `StorageError`."""
+        async with self._renewing:
+            waits = self._sleepers > 0 or self._slept
+            self._slept = False
+            try:
+                async with asyncio.timeout(RENEW_LIMIT_S):
+                    link = await self._linked()
+                    sent_at = self.clock.monotonic()
+                    beats = await owners.renew(link, session.owner, waits=waits)
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                self.is_announced = False
+                await self._drop_link()
+                raise self.pool.translated(error) from None
+            except BaseException:
+                await self._drop_link()
+                raise
+            now = self.clock.monotonic()
+            if beats.pop(session.owner, None) is None:
+                session.ended = True  # somebody took us for dead
+            session.renewed(sent_at, now)
+            self.is_announced = waits and not session.ended
+        if dead := self._watch.dead_among(beats, now):
+            freed = await self.pool.run(partial(owners.forget, owners=list(dead), beats=list(dead.values())))
+            log.warning("owners_ended", action="owners_ended", owners=list(dead), lanes=freed)
+            self.wake()
+
+    async def _linked(self) -> Connection:
+        if self._link is None or self._link.is_closed():
+            self._link = await self.pool.connect()
+            self._link.add_termination_listener(self._on_link_broken)
+            await self._link.add_listener(f"flowcatalyst_{self.pool.server.schema}", self._on_notice)
+        return self._link
+
+    async def _drop_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
+            await close_politely(link)
+
+    def _on_link_broken(self, link: Connection) -> None:
+        self._hurry.set()
+        self.wake()
+
+    def _on_notice(self, link: Connection, pid: int, channel: str, payload: str) -> None:
+        for name, number in self._numbers.items():
+            if str(number) == payload:
+                self.wake(name)
+
+
+@contextmanager
+def _storage_errors_as_queue_errors() -> Iterator[None]:
+    try:
+        yield
+    except StorageError as error:
+        raise QueueUnavailableError(str(error)) from None

@@ -1,0 +1,66 @@
+"""The numbers of a pool, and which they may be: settings, documents, scenarios and the API all go by this. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from flowcatalyst.router.groups import FailureScope
+
+CAPACITY_PER_SLOT: Final = 20
+MIN_CAPACITY: Final = 50
+PARKED_LIMIT: Final = 10_000
+MAX_CONCURRENCY: Final = 100_000
+# The least that each number may be, where it is one: None stands for no limit, or for what is usual.
+LEAST: Final = {"concurrency": 1, "rate_per_minute": 1, "max_delivery_attempts": 1, "capacity": 1, "parked_limit": 0}
+NO_RATE: Final = 0  # how people may write that there is no rate limit
+RETRYABLE: Final = frozenset({*range(400, 500), 501}) - {429}
+RETRYABLE_IN_WORDS: Final = "400 to 499 except 429, and 501"
+
+
+class Success(StrEnum):
+    """Which answers say that a message was taken, unless their body refuses it."""
+
+    ANY_2XX = "2xx"
+    ONLY_200 = "200"
+
+
+def problem_with_retry_statuses(statuses: Iterable[int]) -> str:
+    """The end of a sentence about the first that no pool may retry; empty if all are fine."""
+    wrong = sorted(set(statuses) - RETRYABLE)
+    return f"has {wrong[0]}: only {RETRYABLE_IN_WORDS} are allowed" if wrong else ""
+
+
+@dataclass(slots=True, frozen=True)
+class PoolLimits:
+    """All of these can change while the pool runs."""
+
+    concurrency: int
+    rate_per_minute: int | None = None
+    failure_scope: FailureScope = FailureScope.GROUP
+    max_delivery_attempts: int | None = None  # None: 20 where the queue cannot redeliver in order, else unlimited
+    capacity: int | None = None  # None: 20 per slot, at least 50
+    parked_limit: int = PARKED_LIMIT  # messages beyond the capacity: they came along with others, or cannot start now
+    retry_statuses: frozenset[int] = frozenset()  # 4xx and 501 that are tried again instead of becoming dead letters
+    ack_before_next: bool = False  # a group goes on when its ack is durable, not when the verdict is in
+    success: Success = Success.ANY_2XX
+
+    def __post_init__(self) -> None:
+        for name, least in LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} must be at least {least}, not {value}")
+        if problem := problem_with_retry_statuses(self.retry_statuses):
+            raise ValueError(f"retry_statuses {problem}")
+
+    @property
+    def effective_capacity(self) -> int:
+        return self.capacity or max(self.concurrency * CAPACITY_PER_SLOT, MIN_CAPACITY)
+
+    @property
+    def most(self) -> int:
+        """How many messages the pool may hold, parked ones included."""
+        return self.effective_capacity + self.parked_limit
+
+
+DEFAULT_POOL_LIMITS: Final = PoolLimits(concurrency=20)  # of the default pool where nobody configured it

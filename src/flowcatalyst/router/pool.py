@@ -1,0 +1,447 @@
+"""Pool: slots, permits and attempts round a GroupScheduler.
+
+A pool has no standing workers. A slot is a task that lives as long as there is something to start; while the pool is
+busy it goes from message to message, when nothing may start it ends. Holds, rate waits, open breakers and full shares
+occupy no slot: one timer per pool ends the earliest of them.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from math import inf
+from operator import attrgetter
+
+from flowcatalyst.core.errors import LocalShortageError
+from flowcatalyst.core.message import DEFAULT_POOL, Ack, Delivery, Nack, Outcome, Reject, Retry, Verdict
+from flowcatalyst.http.interpret import DEFAULT_DELAY_S
+from flowcatalyst.router import policy
+from flowcatalyst.router.admission import GRAIN_S, Admission
+from flowcatalyst.router.alarm import Alarm
+from flowcatalyst.router.endpoints import Endpoints, Gate
+from flowcatalyst.router.explain import Wait, explain, hanging
+from flowcatalyst.router.groups import FailureScope, GroupScheduler
+from flowcatalyst.router.judge import Judge
+from flowcatalyst.router.limits import PoolLimits
+from flowcatalyst.router.pool_tools import PoolTools
+from flowcatalyst.router.rate import SlidingWindow
+from flowcatalyst.router.stats import PoolStats
+from flowcatalyst.router.windows import PoolWindows
+
+
+class Pool:
+    """A bound on concurrency and rate, and the groups that share it."""
+
+    def __init__(self, code: str, limits: PoolLimits, tools: PoolTools) -> None:
+        self.code = code
+        self.limits, self._most = limits, limits.most
+        self.stats = PoolStats()
+        self.windows = PoolWindows(self.stats, tools.clock.monotonic())
+        self.draining = False  # for the end of the process: nothing starts any more
+        self.retiring = False  # no longer configured: ends what it has
+        self._tools = tools
+        self._now, self._fence = tools.clock.monotonic, tools.fence
+        self._scheduler = GroupScheduler()
+        self._rate = SlidingWindow(limits.rate_per_minute)
+        self._endpoints = Endpoints(tools.breakers, tools.endpoint_of, tools.origin_of)
+        self.slots: dict[asyncio.Task[None], None] = {}  # in the order they began
+        self._alarm = Alarm(self._now, self._pump)
+        self._judge = Judge(code, self.stats, tools)
+        self._pump_is_due, self._rate_waited_until = False, 0.0
+        self.admission = Admission(self._scheduler, self._rate, self._now)
+        self._drained = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.code} slots={len(self.slots)}/{self.limits.concurrency} {self._scheduler!r}>"
+
+    @property
+    def in_flight(self) -> int:
+        return self._scheduler.in_flight
+
+    @property
+    def buffered(self) -> int:
+        return self._scheduler.buffered
+
+    @property
+    def parked(self) -> int:
+        """Messages beyond the capacity."""
+        return max(0, len(self._scheduler) - self.limits.effective_capacity)
+
+    @property
+    def group_count(self) -> int:
+        return self._scheduler.group_count
+
+    @property
+    def held_count(self) -> int:
+        return self._scheduler.held_count
+
+    @property
+    def size(self) -> int:
+        return len(self._scheduler)
+
+    @property
+    def is_full(self) -> bool:
+        """It holds all it may, parked ones included."""
+        return len(self._scheduler) >= self._most
+
+    @property
+    def free_capacity(self) -> int:
+        """How many more messages the pool asks for."""
+        return 0 if self.draining else self.admission.free_capacity(self.limits)
+
+    def asked_capacity(self) -> int:
+        """The same for somebody who is told later if there is none now."""
+        self.admission.note(free_capacity := self.free_capacity)
+        if not free_capacity and not self.draining:
+            self._pump_soon()  # perhaps only time has to pass until there is some
+        return free_capacity
+
+    def has_to_take(self, delivery: Delivery) -> bool:
+        """Its group waits for it, perhaps with all that the pool is full of, and a slot has nothing else to do."""
+        busy = self.in_flight + self._scheduler.ready_count
+        return busy < self.limits.concurrency and self._scheduler.awaits(delivery)
+
+    def refused(self, delivery: Delivery, delay_s: float) -> None:
+        """A message goes back to its queue unheard. If its group waits for it, it waits for longer."""
+        self._scheduler.wait_longer(delivery, self._now() + delay_s + policy.RETURN_GRACE_S)
+
+    def has(self, delivery: Delivery) -> bool:
+        return delivery in self._scheduler
+
+    def places(self) -> set[tuple[str, str]]:
+        """(pool code that its messages name, group) of every ordered group that is here."""
+        mine = (message for message in chain(self._scheduler, self._scheduler.awaited) if message.ordered)
+        return {(message.pointer.pool_code or DEFAULT_POOL, message.group or "") for message in mine}
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing is left here or awaited, and nothing that started here counts against the rate limit."""
+        return not self.group_count and self._rate.is_unused(self._now())
+
+    def has_group_of(self, delivery: Delivery) -> bool:
+        return delivery.ordered and self._scheduler.has_group(delivery.group)
+
+    def explain(self, delivery: Delivery) -> Wait:
+        """What a message of this pool waits for (G7)."""
+        place, busy = self._scheduler.place_of(delivery), self._scheduler.is_in_flight(delivery)
+        return explain(delivery, place, busy, self.in_flight, self.limits, self._endpoints, self._rate, self._now())
+
+    def hanging(self, limit_s: float) -> Iterator[tuple[str, float]]:
+        return hanging(self._scheduler, self._endpoints, limit_s, self._now())
+
+    def submit(self, delivery: Delivery) -> bool:
+        """Accept a message, unless the pool is draining. Who receives asks for capacity before, not here."""
+        if self.draining:
+            return False
+        delivery.pool = self.code
+        delivery.arrived_at = delivery.arrived_at or self._now()
+        self._tools.failures.restore(delivery)
+        delivery.earlier = delivery.failures
+        self._scheduler.submit(delivery)
+        if self._scheduler.gates:
+            self.admission.count_look(self.limits)
+        self._pump_soon()
+        return True
+
+    # Changes while running
+
+    def change(self, limits: PoolLimits) -> None:
+        """Apply new limits at once. Attempts in flight are never cut short: a smaller pool shrinks as they end."""
+        self.limits, self._most = limits, limits.most
+        self._rate.change(limits.rate_per_minute)
+        self.open_gates(list(self._scheduler.gates))
+        self._tell_capacity()
+
+    def open_gates(self, endpoints: Iterable[str]) -> None:
+        """Whoever waits at one of these tries again now: there may be more slots, or its breaker was reset."""
+        for endpoint in endpoints:
+            self._scheduler.open(endpoint, self.limits.concurrency)
+        self._pump_soon()
+
+    def drain(self) -> None:
+        """Accept nothing more, nack what has not started, let attempts in flight end."""
+        self.draining = True
+        self._alarm.stop()
+        self._drained.clear()  # it may have been empty before, while it retired, and was revived since
+        self._nack_waiting()
+        self._tell_capacity()  # there will be none here: look elsewhere
+
+    def retire(self) -> None:
+        """No longer configured. What returns in order goes back at once, the rest is worked off here, in its order."""
+        self.retiring = True
+        self._nack_waiting()
+        self.admission.tell()
+
+    def revive(self, limits: PoolLimits) -> None:
+        """The pool is configured again."""
+        self.retiring = False
+        self.change(limits)
+
+    def _leaves(self, delivery: Delivery) -> bool:
+        """Whether a message that cannot start now returns to its queue instead of waiting here."""
+        return self.draining or (self.retiring and delivery.returns_in_order)
+
+    def _nack_waiting(self, after: Delivery | None = None) -> None:
+        """Nack what has not started, of all groups or of that of one message, but for followers of an attempt."""
+        for delivery in self._scheduler.clear_idle(self._leaves, of=after, keep_awaiting=not self.draining):
+            self._nack(delivery, 0.0)
+        if not len(self._scheduler):
+            self._drained.set()
+
+    def release(self, delivery: Delivery) -> bool:
+        """Forget a message that is no longer ours, nack what its queue shows again after it. True: it waited here."""
+        cut_off = self._scheduler.cut(delivery, attrgetter("is_shown_again"))
+        for follower in cut_off[1:]:
+            self._nack(follower, self._tools.delays.follower_s)
+        if cut_off:
+            self._tell_capacity()
+        return bool(cut_off)
+
+    async def wait_drained(self) -> None:
+        await self._drained.wait()
+
+    def cancel(self) -> None:
+        """Stop attempts in flight. Their messages stay with the tracker, to be nacked by the caller."""
+        for slot in list(self.slots):
+            slot.cancel()
+
+    # Slots
+
+    def _pump_soon(self) -> None:
+        if not self._pump_is_due:
+            self._pump_is_due = True
+            asyncio.get_running_loop().call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """End the waits whose time has come, then fill free slots, as many as there are groups and permits for."""
+        self._pump_is_due = False
+        now = self._now()
+        if self.draining or not self._fence.allows(now):
+            return
+        self._scheduler.end_holds(now)
+        for gate, groups in self._endpoints.due_probes(now):
+            self._scheduler.open(gate, groups)
+            if gate in self._scheduler.gates:
+                self._endpoints.try_later(Gate(gate), now)
+        wanted = min(self.limits.concurrency - len(self.slots), self._scheduler.ready_count)
+        for _ in range(wanted if (permits := self._rate.available(now)) is None else min(wanted, permits)):
+            slot = self._tools.spawn(self._run_slot())
+            self.slots[slot] = None
+            slot.add_done_callback(self._slot_ended)
+        self._arm()
+        self._tell_capacity()
+
+    async def _run_slot(self) -> None:
+        while len(self.slots) <= self.limits.concurrency:
+            if (delivery := self._next()) is None:
+                return
+            self._judge.note_start(delivery)
+            await self._process(delivery)
+
+    def _slot_ended(self, slot: "asyncio.Task[None]") -> None:
+        self.slots.pop(slot, None)
+        if self._scheduler.has_ready:
+            self._pump_soon()
+
+    def _next(self) -> Delivery | None:
+        """The next message that may start now, with its permit taken; otherwise None and the timer is set."""
+        now = self._now()
+        if not self._fence.allows(now):
+            return None  # another router may be at work by now
+        scheduler, limited = self._scheduler, self.limits.rate_per_minute is not None
+        while scheduler.has_ready and (not limited or self._rate.next_permit_at(now) <= now):
+            delivery = scheduler.take()
+            assert delivery is not None
+            if not delivery.source.still_ours(delivery):
+                self._lose(delivery)
+                continue
+            if 0.0 < delivery.lease_until <= now and delivery.source.capabilities.ordered_redelivery:
+                reason = "its lease ran out: its queue has to confirm that it is ours"
+                self._hold(delivery, policy.LEASE_PATIENCE_S, reason)
+                continue
+            gate = self._endpoints.admit(delivery.pointer.mediation_target, self.limits.concurrency, now)
+            if gate is not None:
+                self._wait_at(gate, delivery, now)
+                continue
+            if limited:
+                self._rate.take(now)
+            delivery.tries += 1
+            delivery.attempt_at = now
+            if scheduler.gates or (limited and scheduler.has_ready):
+                self._arm()
+            return delivery
+        self._arm()
+        self._tell_capacity()
+        return None
+
+    def _lose(self, delivery: Delivery) -> None:
+        """Let go of a message that came over a connection that is gone, and of those behind it that did too."""
+        self._scheduler.unstart(delivery)
+        for lost in self._scheduler.cut(delivery, attrgetter("is_shown_again")):
+            self._nack(lost, 0.0)  # says that it is no longer ours; its queue knows
+
+    def _wait_at(self, gate: Gate, delivery: Delivery, now: float) -> None:
+        """Nothing is spent, only time: the group waits here until its endpoint may be probed or has a slot for it."""
+        if gate.probe_at is not None and (self._leaves(delivery) or self._has_to_leave(delivery)):
+            # It did not fail, so it may not fall behind its group even where a failure would let the others pass.
+            delay_s = max(gate.probe_at - now, DEFAULT_DELAY_S)
+            self._requeue(delivery, delay_s, FailureScope.GROUP if delivery.ordered else None)
+            return
+        if not self._scheduler.gates:
+            self.admission.begin_looks()
+        self._scheduler.wait_at(delivery, gate.name, blocked=gate.probe_at is not None)
+        self._endpoints.try_later(gate, now)
+        if gate.name != (origin := self._tools.origin_of(delivery.pointer.mediation_target)):
+            self._scheduler.open(origin, 1)  # it may have come from there: its turn is another one's
+
+    async def _process(self, delivery: Delivery) -> None:
+        """One attempt and what follows from it."""
+        outcome, concluded, waits_for = None, False, ""
+        timeout_s = self._endpoints.timeout_s(delivery.pointer.mediation_target, delivery.attempt_at)
+        if delivery.terms is not None:
+            timeout_s = min(timeout_s or inf, delivery.terms.timeout_s)
+        try:
+            try:
+                outcome = await self._tools.mediator.attempt(delivery, timeout_s)
+            except LocalShortageError as shortage:  # there was no attempt
+                waits_for = self._judge.no_attempt(delivery, shortage)
+                return
+            except Exception as error:  # a bug of ours must not cost a slot or a message
+                outcome = self._judge.crashed(error)
+            outcome = outcome if outcome.status == 200 else policy.by_the_rule_of_a_pool(outcome, self.limits)
+            now = self._now()
+            self._end_attempt(delivery, outcome, now)
+            verdict = self._judge.judge(delivery, outcome, self.limits, now - delivery.attempt_at)
+            if isinstance(verdict, Reject):
+                verdict = await self._judge.dead_letter(delivery, verdict, outcome)
+            self._conclude(delivery, verdict)
+            concluded = True
+        finally:
+            if not concluded:
+                self._abandon(delivery, attempted=outcome is not None, waits_for=waits_for)
+
+    def _end_attempt(self, delivery: Delivery, outcome: Outcome | None, now: float) -> None:
+        """Tell breaker and shares that the attempt ended, and let go who waited for that. None: it was cut off."""
+        self._endpoints.end(target := delivery.pointer.mediation_target, delivery.attempt_at, now, outcome)
+        if self._scheduler.gates:
+            openings = self._endpoints.openings(target, self._scheduler.gates_in_turn(), self.limits.concurrency, now)
+            for gate, groups in list(openings):
+                self._scheduler.open(gate, groups)
+            if self._scheduler.has_ready:  # perhaps for more slots than the one that is free now
+                self._pump_soon()
+
+    def _conclude(self, delivery: Delivery, verdict: Verdict) -> None:
+        """Apply a verdict: towards the group and towards the queue, in one step that cannot suspend."""
+        match verdict:
+            case Ack():
+                self.stats.delivered += 1
+                self._ack(delivery)
+            case Reject():
+                delivery.rejected = True
+                self.stats.dead_lettered += 1
+                self._ack(delivery)
+            case Retry(after_s) if self.draining:
+                # Its followers are nacked after it and may not pass it meanwhile.
+                self._scheduler.finish(delivery)
+                self._nack(delivery, after_s if delivery.returns_in_order else 0.0)
+            case Retry(after_s) if self._leaves(delivery) or self._has_to_leave(delivery):
+                self._requeue(delivery, after_s, FailureScope.GROUP if delivery.ordered else None)
+            case Retry() if not delivery.source.still_ours(delivery):
+                self._lose(delivery)  # what comes of its group must not wait for it
+            case Retry(after_s):
+                self.stats.retried += 1
+                self._hold(delivery, after_s, f"retry after {policy.in_words(delivery.failures)}")
+            case Nack(delay_s):
+                self._requeue(delivery, delay_s, self.limits.failure_scope if delivery.blocks_group else None)
+        if self.draining or self.retiring:
+            self._nack_waiting(delivery)
+        if self.admission.asked_in_vain:
+            self._tell_capacity()
+
+    def _ack(self, delivery: Delivery) -> None:
+        if not (self.limits.ack_before_next and delivery.ordered):
+            self._scheduler.finish(delivery)
+            delivery.source.ack(delivery)
+            return
+
+        def acked() -> None:
+            self._scheduler.finish(delivery)
+            if self.draining or self.retiring:
+                self._nack_waiting(delivery)
+            self._pump_soon()
+
+        self._scheduler.await_ack(delivery)
+        delivery.source.ack(delivery, acked)
+
+    def _abandon(self, delivery: Delivery, *, attempted: bool, waits_for: str = "") -> None:
+        """The attempt was cancelled: whether the endpoint got it is unknown, so the message stays ours to nack."""
+        if not attempted:
+            self._end_attempt(delivery, None, self._now())
+        if self.draining:
+            self._scheduler.finish(delivery)  # nothing starts any more; the tracker still has it
+            self._nack_waiting(delivery)
+        elif attempted:
+            self._hold(delivery, self._tools.delays.nack_delay_s, "an internal error: its attempt was not judged")
+        elif waits_for:
+            self._hold(delivery, policy.SHORTAGE_PAUSE_S, waits_for)
+        else:
+            self._scheduler.unstart(delivery)
+
+    def _has_to_leave(self, delivery: Delivery) -> bool:
+        """A pool that holds all it may lets go of what its queue can keep in order."""
+        return self.is_full and delivery.returns_in_order
+
+    def _hold(self, delivery: Delivery, seconds: float, reason: str) -> None:
+        delivery.waits_for = reason
+        self._scheduler.hold(delivery, self._now() + seconds)
+        self._arm()
+
+    def _requeue(self, delivery: Delivery, delay_s: float, scope: FailureScope | None) -> None:
+        """Nack a message together with those that may not pass it; with no scope, everybody may.
+
+        The message decides when its group is due: nobody stays away for longer. Followers whose own queue would show
+        them in another order stay, and where several queues feed the router whatever comes of the group waits for the
+        message to return.
+        """
+        self._tools.failures.note(delivery)
+        if scope is None:
+            self._scheduler.finish(delivery)
+        else:
+            # Who brings terms of its own comes from a store that keeps its group locked for as long as it takes.
+            waits = scope is FailureScope.GROUP and self._tools.several_queues() and delivery.terms is None
+            back_by = self._now() + delay_s + policy.RETURN_GRACE_S if waits else None
+            follower_s = self._tools.delays.follower_s if delivery.terms is None else 0.0  # its store keeps them
+            for follower in self._scheduler.fail(delivery, scope, attrgetter("returns_in_order"), back_by):
+                self._nack(follower, min(delay_s, follower_s))
+            if waits:
+                self._arm()
+        self._nack(delivery, delay_s, unlock=scope is None)
+
+    def _nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False) -> None:
+        delivery.source.nack(delivery, delay_s, unlock=unlock)
+        self.stats.nacked += 1
+
+    def _arm(self) -> None:
+        """Set the alarm to the earliest moment at which something may start that may not start now. What is due by now
+        may not be lost with the alarm that would have rung for it: time goes on, loops ring early."""
+        if self.draining:
+            return
+        times = [] if (hold_ends := self._scheduler.next_hold_end()) is None else [hold_ends]
+        if (probe_at := self._endpoints.next_probe_at()) is not None:
+            times.append(probe_at)
+        now, asked_in_vain, ready = self._now(), self.admission.asked_in_vain, self._scheduler.has_ready
+        if asked_in_vain and self.admission.looks_ahead_at > now + GRAIN_S:
+            times.append(self.admission.looks_ahead_at)
+        if ready or asked_in_vain:
+            permit_at = self._rate.next_permit_at(now)
+            if permit_at > now:
+                times.append(permit_at)
+                if ready and permit_at > self._rate_waited_until:  # once per wait, not per look
+                    self._rate_waited_until = permit_at
+                    self.stats.rate_limit_waits += 1
+            elif (ready and len(self.slots) < self.limits.concurrency) or (asked_in_vain and self.free_capacity):
+                self._pump_soon()
+        self._alarm.set(min(times, default=None))
+
+    def _tell_capacity(self) -> None:
+        if self.admission.asked_in_vain and (self.draining or self.free_capacity):
+            self.admission.tell()

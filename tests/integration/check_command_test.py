@@ -1,0 +1,203 @@
+"""`flowcatalyst check`: which settings are in force and why, and what the router would not find."""
+
+import json
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowcatalyst.control.settings import Settings
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.credentials import hash_key
+from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.queues.embedded.store import EmbeddedStore
+from flowcatalyst.queues.factory import QueueFactory
+from flowcatalyst.queues.settings import QueueConfig
+from tests.servers import free_port
+from tests.servers.nats import nats_server
+from tests.servers.redis import redis_server
+from tests.support.router_process import run_cli
+
+SECRET = "s3cret-of-nobody"
+
+
+async def check(*args: object, env: Mapping[str, str] | None = None) -> tuple[int, dict[str, Any]]:
+    code, output, errors = await run_cli("check", "--json", *args, env=env)
+    assert errors == ""
+    report: dict[str, Any] = json.loads(output)
+    assert report["ok"] is (code == 0)
+    return code, report
+
+
+def of(report: Mapping[str, Any], name: str) -> tuple[object, str]:
+    [found] = [setting for setting in report["settings"] if setting["name"] == name]
+    return found["value"], found["source"]
+
+
+async def test_each_setting_is_shown_with_who_set_it(tmp_path: Path) -> None:
+    file = tmp_path / "flowcatalyst.toml"
+    file.write_text('port = 1\n[log]\nlevel = "debug"\nformat = "json"\n[auth]\nmode = "api_key"\n')
+    env = {
+        "FLOWCATALYST_LOG__LEVEL": "error",
+        "FLOWCATALYST_RETRY": '{"follower_s": 5}',
+        "FLOWCATALYST_AUTH__ADMIN": hash_key(b"x" * 32),
+        "SQS_ENDPOINT_OVERRIDE": "http://127.0.0.1:9324",
+    }
+    data = tmp_path / "data"
+    code, report = await check("--config", file, "--port", 2, "--data-dir", data, env=env)
+    assert code == 0
+    assert of(report, "port") == (2, "command line")
+    assert of(report, "log.level") == ("error", "variable FLOWCATALYST_LOG__LEVEL")
+    assert of(report, "log.format") == ("json", f"file {file}")
+    assert of(report, "retry.follower_s") == (5.0, "variable FLOWCATALYST_RETRY")
+    assert of(report, "retry.nack_delay_s") == (30.0, "default")
+    assert of(report, "sqs.endpoint_override") == ("http://127.0.0.1:9324", "variable SQS_ENDPOINT_OVERRIDE")
+    assert of(report, "egress.allow_private") == (False, "default with auth.mode")
+    assert report["pools"][0] == {
+        "code": "DEFAULT-POOL",
+        "concurrency": 20,
+        "rate_limit_per_minute": None,
+        "capacity": 400,
+    }
+    assert not data.exists()
+
+
+async def test_values_are_printed_as_a_settings_file_takes_them(tmp_path: Path) -> None:
+    code, output, _ = await run_cli("check", "--data-dir", tmp_path, env={"FLOWCATALYST_EGRESS__ALLOW_PRIVATE": "0"})
+    assert code == 0
+    shown = {words[0]: words[1] for line in output.splitlines() if len(words := line.split()) > 1}
+    assert (shown["enabled"], shown["egress.allow_private"], shown["sync.config_url"]) == ("true", "false", "unset")
+    assert {"True", "False", "None"}.isdisjoint(output.split())
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["text", "json"])
+async def test_no_secret_is_shown(tmp_path: Path, form: tuple[str, ...]) -> None:
+    key = hash_key(SECRET.encode())
+    env = {
+        "FLOWCATALYST_STANDBY__REDIS_URL": f"redis://user:{SECRET}@127.0.0.1:{free_port()}/0",
+        "FLOWCATALYST_NATS__PASSWORD": SECRET,
+        "FLOWCATALYST_ACTIVEMQ__PASSWORD": SECRET,
+        "FLOWCATALYST_AUTH__ADMIN": key,
+        "FLOWCATALYST_AUTH__MODE": "api_key",
+        "FLOWCATALYST_NOTIFICATIONS__WEBHOOK_URL": f"https://user:{SECRET}@hooks.example/{SECRET}?key={SECRET}",
+        "MESSAGE_ROUTER_CONFIG_URL": f"http://user:{SECRET}@127.0.0.1:{free_port()}/c.json?token={SECRET}",
+    }
+    code, output, errors = await run_cli("check", *form, "--data-dir", tmp_path, env=env)
+    assert code == 1
+    assert "hooks.example" in output
+    assert SECRET not in output + errors
+    assert key.partition(":")[2] not in output + errors
+
+
+async def test_wrong_settings_are_one_sentence_and_code_2(tmp_path: Path) -> None:
+    code, output, errors = await run_cli("check", "--data-dir", tmp_path, env={"FLOWCATALYST_LOG__LEVEL": "loud"})
+    assert (code, output) == (2, "")
+    assert errors.startswith("flowcatalyst: wrong settings")
+    assert errors.count("\n") == 1
+
+
+async def test_a_package_that_is_missing_is_code_2(tmp_path: Path) -> None:
+    (tmp_path / "nats.py").write_text("raise ModuleNotFoundError('it is not installed', name='nats')")
+    file = tmp_path / "flowcatalyst.toml"
+    file.write_text('[[queues]]\nname = "q"\nuri = "nats://127.0.0.1:9/S?consumer=c"\n')
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    code, report = await check("--config", file, "--data-dir", tmp_path, env={"PYTHONPATH": path})
+    assert code == 2
+    [queue] = [queue for queue in report["queues"] if queue["name"] == "q"]
+    assert queue["said"] == (
+        "NATS needs the package nats-py: pip install 'flowcatalyst[nats]', or in a checkout make extras "
+        "(without make: pip install '.[nats]')"
+    )
+
+
+@pytest.mark.parametrize("folder", ["/proc/nope", "/proc/nope/data", "{file}", "{file}/data", "{link}"])
+async def test_a_data_folder_that_a_start_refuses_is_code_2_as_there(tmp_path: Path, folder: str) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.write_text("mine")
+    link.symlink_to(tmp_path / "nowhere")
+    data = folder.format(file=file, link=link)
+    code, report = await check("--data-dir", data)
+    assert code == 2
+    assert report["others"][0]["where"] == data
+    assert re.fullmatch(r"cannot be created \(.+\): choose another", report["others"][0]["said"])
+    code, _, errors = await run_cli("up", "--port", 0, "--data-dir", data)
+    assert code == 2
+    assert f"data folder {data} cannot be created (" in errors
+    assert not link.exists()  # what it points to was not made
+
+
+async def test_a_damaged_file_of_the_data_folder_is_code_1(tmp_path: Path) -> None:
+    (tmp_path / "queue.db").write_bytes(b"this is not a database. " * 200)
+    code, report = await check("--data-dir", tmp_path)
+    assert code == 1
+    assert report["others"][0]["said"].startswith("queue.db cannot be read: ")
+
+
+async def test_pools_and_queues_come_from_the_config_source_if_there_is_one(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        document = {
+            "processingPools": [{"code": "A", "concurrency": 3}],
+            "queues": [{"queueName": "jobs", "queueUri": f"amqp://127.0.0.1:{port}/jobs"}],
+        }
+        (tmp_path / "router.json").write_text(json.dumps(document))
+        code, report = await check("--config-url", tmp_path / "router.json", "--data-dir", tmp_path / "data")
+    assert code == 0, report
+    assert [pool["code"] for pool in report["pools"]] == ["A"]
+    assert report["pools_source"] == "sync.config_url"
+    assert of(report, "sync.config_url") == (str(tmp_path / "router.json"), "command line")
+    assert f"127.0.0.1:{port} takes connections" in report["queues"][0]["said"]
+    code, report = await check("--config-url", tmp_path / "router.json", "--data-dir", tmp_path / "data")
+    assert code == 1
+    assert f"127.0.0.1:{port} cannot be reached" in report["queues"][0]["said"]
+    code, report = await check("--config-url", tmp_path / "none.json", "--data-dir", tmp_path / "data")
+    assert code == 1
+    assert "cannot be read" in report["others"][-1]["said"]
+
+
+async def test_a_queue_is_asked_for_its_depth_and_neither_made_nor_read(tmp_path: Path) -> None:
+    with nats_server(tmp_path / "nats") as server:
+        uri = f"{server.url}/ORDERS?consumer=router&create=true"
+        file = tmp_path / "flowcatalyst.toml"
+        file.write_text(f'[[queues]]\nname = "q"\nuri = "{uri}"\n')
+        for _ in range(2):  # it was not made the first time
+            code, report = await check("--config", file, "--data-dir", tmp_path / "data")
+            assert code == 1
+            assert report["queues"][-1]["where"] == uri
+            assert "if it is missing the router makes it" in report["queues"][-1]["said"]
+        clock = SystemClock()
+        factory = QueueFactory(EmbeddedStore(tmp_path / "queue.db", clock), Settings(data_dir=tmp_path), clock)
+        factory.add_publishers([QueueConfig("q", uri)])
+        await factory.open_publishers()
+        await factory.publishers["q"].publish([Outgoing("{}", "g"), Outgoing("{}", "g")])
+        await factory.publishers["q"].depth()  # makes its consumer
+        for _ in range(2):  # nothing was taken the first time
+            code, report = await check("--config", file, "--data-dir", tmp_path / "data")
+            assert (code, report["queues"][-1]["said"]) == (0, "answers: 2 waiting, 0 in flight, 0 delayed")
+        await factory.close_publishers()
+
+
+async def test_the_standby_lock_is_looked_at_and_not_touched(tmp_path: Path) -> None:
+    with redis_server(tmp_path) as server:
+        env = {"FLOWCATALYST_STANDBY__REDIS_URL": server.url}
+        code, report = await check("--data-dir", tmp_path, env=env)
+        assert (code, report["others"][-1]["said"]) == (0, "nobody holds it")
+        server.command("SET", "flowcatalyst:router:primary", "router-1#7", "PX", "600000")
+        code, report = await check("--data-dir", tmp_path, env=env)
+        assert (code, report["others"][-1]["said"]) == (0, "router-1 is primary")
+        assert "router-1#7" in server.command("GET", "flowcatalyst:router:primary")
+    code, report = await check("--data-dir", tmp_path, env=env)
+    assert (code, report["others"][-1]["said"]) == (1, "Redis refuses connections")
+
+
+@pytest.mark.parametrize("words", [("-h",), ("check", "-h"), ("router", "--help")])
+async def test_help_is_short_or_long(words: tuple[str, ...]) -> None:
+    code, output, _ = await run_cli(*words)
+    assert code == 0
+    assert output.startswith("Usage: ")

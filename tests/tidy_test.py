@@ -20,6 +20,8 @@ PURE = [
     SOURCE / "queues" / "address.py",
     SOURCE / "queues" / "settings.py",
     SOURCE / "queues" / "raw.py",
+    SOURCE / "queues" / "sharing.py",
+    SOURCE / "dispatch" / "job.py",
     SOURCE / "core" / "settings.py",
     SOURCE / "sandbox" / "order_judge.py",
     SOURCE / "control" / "router_config.py",
@@ -43,6 +45,8 @@ PURE = [
             "group",
             "admission",
             "explain",
+            "stats",
+            "windows",
         )
     ),
 ]

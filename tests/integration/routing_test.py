@@ -203,3 +203,15 @@ async def test_a_full_pool_does_not_keep_its_queue_from_feeding_another_pool() -
         await rig.until_started(2)
         assert "f1" in rig.endpoint.started
         assert rig.clock.monotonic() < 10
+
+
+async def test_attempts_that_a_queue_knows_of_count_although_they_were_no_failures() -> None:
+    rig = Rig(latency_s=1.0)
+    async with rig:
+        await rig.publish(outgoing("m1"))
+        [delivery] = await rig.queue.receive(1, 0)
+        delivery.source, delivery.pointer, delivery.earlier = rig.settler, parse_pointer(delivery.body), 4
+        rig.router.route([delivery])
+        await rig.until_started(1)
+        assert (delivery.earlier, delivery.tries) == (4, 1)  # the endpoint is told of the fifth
+        await rig.until_empty()

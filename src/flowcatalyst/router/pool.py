@@ -135,7 +135,7 @@ class Pool:
         delivery.pool = self.code
         delivery.arrived_at = delivery.arrived_at or self._now()
         self._tools.failures.restore(delivery)
-        delivery.earlier = delivery.failures
+        delivery.earlier = max(delivery.earlier, delivery.failures)  # a queue may know of others
         self._scheduler.submit(delivery)
         if self._scheduler.gates:
             self.admission.count_look(self.limits)

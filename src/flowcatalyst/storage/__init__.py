@@ -1,4 +1,4 @@
-"""Files that last: one SQLite file with one writing thread and one that reads, and the migrations of its tables.
+"""Storage that lasts: SQLite files with one writing thread and one that reads, PostgreSQL, and the migrations of both.
 
 Does not know what is kept in them.
 """

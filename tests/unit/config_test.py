@@ -304,6 +304,11 @@ def test_wrong_settings_of_queues_are_named_in_one_sentence_without_secrets(
     assert "s3cret" not in text
 
 
+def test_who_only_dispatches_jobs_needs_no_queue(empty_folder: Path) -> None:
+    (empty_folder / "flowcatalyst.toml").write_text("[embedded]\nqueues = []\n[platform]\nenabled = true")
+    assert load_settings().embedded.queues == []
+
+
 @pytest.mark.parametrize(
     "value",
     [

@@ -266,8 +266,8 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
         queues = [*self.embedded.queues, *(queue.name for queue in self.queues)]
-        if not queues:
-            raise ValueError("have no queue: name one in embedded.queues or queues")
+        if not queues and not self.platform.enabled:
+            raise ValueError("have no queue: name one in embedded.queues or queues, or set platform.enabled")
         for kind, names in (("pool", [pool.code for pool in self.pools]), ("queue", queues)):
             if twice := sorted({name for name in names if names.count(name) > 1}):
                 raise ValueError(f"name {kind} {', '.join(twice)} twice")

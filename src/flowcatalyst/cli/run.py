@@ -24,7 +24,7 @@ from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.sandbox.demo import Demo
 
 DEFAULT_PORT = Settings.model_fields["port"].default
-EXIT_NOT_CLEAN = 3  # something in hand could be neither settled nor given back
+EXIT_NOT_CLEAN = 3  # something in hand could be neither settled nor requeued
 LOSSES_TOLD = 3  # at the stop; the warnings have all of them
 
 Host = Annotated[str | None, typer.Option(help="Address of the API  [default: 127.0.0.1]")]
@@ -92,7 +92,7 @@ def _run(settings: Settings, *, demo: bool, with_sandbox: bool) -> None:
 
 
 async def _serve(settings: Settings, demo: bool, with_sandbox: bool) -> bool:
-    """Whether everything that was in hand was settled or given back."""
+    """Whether everything that was in hand was settled or requeued."""
     app = App(settings)
     app.prepare_data_dir()
     log_file = settings.log.file or (settings.data_dir / "flowcatalyst.log" if demo else None)
@@ -136,7 +136,7 @@ def _embedded_too(settings: Settings) -> list[str]:
 
 
 def _last_words(app: App) -> str:
-    left = "" if app.stopped_clean else f"{app.unsettled} messages could be neither acked nor given back"
+    left = "" if app.stopped_clean else f"{app.unsettled} messages could be neither acked nor nacked"
     if losses := [loss.text for loss in app.losses if loss.messages != 0]:
         more = f"; and {len(losses) - LOSSES_TOLD} times more" if len(losses) > LOSSES_TOLD else ""
         told = f"Messages were lost at the queues while it ran: {'; '.join(losses[:LOSSES_TOLD])}{more}."

@@ -51,7 +51,7 @@ class Lock(Protocol):
         """Start its time to live anew if it is ours; who has it now, if anybody."""
 
     async def release(self) -> None:
-        """Give it back if it is ours."""
+        """Release it if it is ours."""
 
     async def close(self) -> None: ...
 
@@ -234,7 +234,7 @@ class Standby:
         """Nobody has to know of a start, nor of a turn that follows our own; but of one that another router had."""
         if self._primary_before is not None:
             who, seen_at = self._primary_before
-            text = f"it took over from {who}, which had the lock until {_time(seen_at)} at least and then gave it back "
+            text = f"it took over from {who}, which had the lock until {_time(seen_at)} at least and then released it "
             text += "or did not refresh it"
         elif self._lost_at is not None:
             text = f"it has its lock again, which it lost at {_time(self._lost_at)}"
@@ -249,7 +249,7 @@ class Standby:
         self._warnings.add(WarningCode.STANDBY, Severity.WARN, text, SOURCE)
 
     def _lose(self, reason: str) -> None:
-        """The lock is not ours any more, although nobody here gave it back."""
+        """The lock is not ours any more, although nobody here released it."""
         self._may_hold = False
         self._lost_at = self._clock.wall()
         text = f"{self.identity} stopped working at {_time(self._lost_at)}: {reason}; it had been primary since "

@@ -181,7 +181,7 @@ def check_target(target: str) -> None:
 class Capabilities:
     """What a queue promises about order, leases and waits: the ways in which brokers differ."""
 
-    ordered_redelivery: bool  # a message given back is shown again before the later ones of its group
+    ordered_redelivery: bool  # a nacked message is shown again before the later ones of its group
     locks_groups: bool  # a group with a message in flight is shown to nobody else
     delayed_nack: bool  # honours the delay of a nack
     extends: bool  # received messages have a lease, and it can be extended
@@ -267,7 +267,7 @@ class Delivery(msgspec.Struct, eq=False):
 
     @property
     def is_shown_again(self) -> bool:
-        """It can go back, or is lost itself, when one before it was lost."""
+        """It can be nacked, or is lost itself, when one before it was lost."""
         return self.returns_in_order or not self.source.still_ours(self)
 
     @property
@@ -360,7 +360,7 @@ class Retry:
 
 @dataclass(slots=True, frozen=True)
 class Nack:
-    """Give it back to its queue, to be shown again after a while; infinite: when somebody says so."""
+    """Requeue it, to be shown again after a while; infinite: when somebody says so."""
 
     delay_s: float
 

@@ -77,7 +77,7 @@ class Depth:
 
     waiting: int  # could be received now
     leased: int  # received by somebody and not settled
-    delayed: int  # given back, to be shown later
+    delayed: int  # nacked, to be shown later
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,7 +1,7 @@
 """A queue in memory, for tests and simulation, in the personalities that queues come in.
 
-`ordered=True` behaves like SQS FIFO: a group with a hidden message is locked, and a message given back comes before
-its followers. `ordered=False` behaves like JetStream: a message given back comes again when its delay is over, whatever
+`ordered=True` behaves like SQS FIFO: a group with a hidden message is locked, and a nacked message comes before
+its followers. `ordered=False` behaves like JetStream: a nacked message comes again when its delay is over, whatever
 its followers did meanwhile. `selects_pools=True` behaves like the embedded queue: it is asked per pool, and groups take
 turns.
 """
@@ -234,7 +234,7 @@ class MemoryQueue:
         stored.visible_at = visible_at
         if self._lanes_by_pool is not None:
             self._lanes_by_pool.hide(stored)
-            self._lanes_by_pool.show_due(self._clock.monotonic())  # given back without a delay: it is ready now
+            self._lanes_by_pool.show_due(self._clock.monotonic())  # nacked without a delay: it is ready now
 
     def _reveal(self, stored: _Stored) -> None:
         stored.visible_at = 0.0

@@ -104,7 +104,7 @@ class Engine:
         self.consumers: dict[str, Consumer] = {}
         self.stopping = False
         self.stopped_clean = False
-        self.unsettled = 0  # at the end: what was neither acked nor given back for sure
+        self.unsettled = 0  # at the end: what was neither acked nor nacked for sure
         self._supervisor = supervisor or Supervisor(clock, warnings)
         self.watches = Watches(clock, warnings, self._supervisor)
         self._dead_letters = dead_letters
@@ -287,7 +287,7 @@ class Engine:
     # Shutdown: consumers, pools, then what is left (docs/reference.md, "Shutdown").
 
     async def stop(self) -> None:
-        """Take nothing more, let attempts in flight end, give back the rest."""
+        """Take nothing more, let attempts in flight end, nack the rest."""
         self.stopping = True
         started = self._clock.monotonic()
         for settler in self._all_settlers():
@@ -328,7 +328,7 @@ class Engine:
                 pool.cancel()
 
     async def _requeue_the_rest(self) -> None:
-        """Let pending acks and nacks finish, then give back what the router still owns."""
+        """Let pending acks and nacks finish, then nack what the router still owns."""
         if not await self._settled():
             log.warning("settle_timed_out", action="settle_timed_out", left=len(self.tracker))
         for delivery in self.tracker:

@@ -26,7 +26,7 @@ class FailureMemory:
         return len(self._failures)
 
     def note(self, delivery: Delivery) -> None:
-        """The message goes back to its queue. One with terms of its own comes from where they are counted."""
+        """The message is nacked. One with terms of its own comes from where they are counted."""
         if delivery.failures and delivery.broker_id and delivery.terms is None:
             self._failures[delivery.broker_id] = _Failed(delivery.failures, delivery.pointer.id)
             if len(self._failures) > MOST_REMEMBERED:
@@ -38,5 +38,5 @@ class FailureMemory:
             delivery.failures = max(delivery.failures, known.times)
 
     def find(self, app_ids: AbstractSet[str]) -> dict[str, int]:
-        """How often those of these messages failed that went back and have not come again."""
+        """How often those of these messages failed that were nacked and have not come again."""
         return {known.app_id: known.times for known in self._failures.values() if known.app_id in app_ids}

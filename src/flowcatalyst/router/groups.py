@@ -24,7 +24,7 @@ TURNS_PER_CYCLE = 8
 
 
 class FailureScope(StrEnum):
-    """Who goes back to the queue together with a failed message of an ordered group."""
+    """Who is nacked together with a failed message of an ordered group."""
 
     GROUP = "group"  # every later message of the group
     BATCH = "batch"  # only the later ones of the same batch
@@ -223,7 +223,7 @@ class GroupScheduler:
         leaves: Callable[[Delivery], bool] = lambda _: True,
         back_by: float | None = None,
     ) -> list[Delivery]:
-        """The message goes back to its queue. Returns the later ones of its group that must go back with it.
+        """The message is nacked. Returns the later ones of its group that must be nacked with it.
 
         Followers that may not leave, because their own queue would show them again in another order, stay. With
         `back_by` nothing of the group starts before the message, or another one of its queue, came back, or before

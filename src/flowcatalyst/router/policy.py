@@ -37,7 +37,7 @@ class Delays:
 
     backoff_s: tuple[float, ...] = (1.0, 2.0)  # before the second and the third attempt
     nack_delay_s: float = DEFAULT_DELAY_S  # after the last one, unless the endpoint asked for something else
-    follower_s: float = FAST_FAIL_DELAY_S  # for what goes back only because it is behind a failed message, at most
+    follower_s: float = FAST_FAIL_DELAY_S  # for what is nacked only because it is behind a failed message, at most
     longest_s: float = LONGEST_DELAY_S  # a message that goes on failing waits twice as long each time, up to this
 
     def after(self, failures: int) -> float:
@@ -107,7 +107,7 @@ def by_its_own_terms(outcome: Outcome, failures: int, terms: Terms, limits: Pool
 def wait_before_next_attempt(delay_s: float, delivery: Delivery, queue: Capabilities) -> Verdict:
     """Where a message spends a long wait: in its queue, or at the head of its group."""
     # Where giving a message back would let its followers pass it, it waits at the head of its group instead. A
-    # message that blocks nobody may always go back.
+    # message that blocks nobody may always be nacked.
     if queue.ordered_redelivery or not delivery.blocks_group:
         return Nack(delay_s)
     return Retry(delay_s)

@@ -101,7 +101,7 @@ class Pool:
         return busy < self.limits.concurrency and self._scheduler.awaits(delivery)
 
     def refused(self, delivery: Delivery, delay_s: float) -> None:
-        """A message goes back to its queue unheard. If its group waits for it, it waits for longer."""
+        """A message is nacked unheard. If its group waits for it, it waits for longer."""
         self._scheduler.wait_longer(delivery, self._now() + delay_s + policy.RETURN_GRACE_S)
 
     def has(self, delivery: Delivery) -> bool:
@@ -166,7 +166,7 @@ class Pool:
         self._tell_capacity()  # there will be none here: look elsewhere
 
     def retire(self) -> None:
-        """No longer configured. What returns in order goes back at once, the rest is worked off here, in its order."""
+        """No longer configured. What returns in order is nacked at once, the rest is worked off here, in its order."""
         self.retiring = True
         self._nack_waiting()
         self.admission.tell()

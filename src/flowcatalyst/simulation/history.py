@@ -23,7 +23,7 @@ class Kind(StrEnum):
     ACK = "ack"  # [receipt] the router asked the queue to remove it
     ACKED = "acked"  # [Settled | None] what it was told; None: the call failed as a whole
     REMOVED = "removed"  # [] it is gone from the queue
-    NACK = "nack"  # [(delay_s, receipt)] the router asked to give it back
+    NACK = "nack"  # [(delay_s, receipt)] the router asked for it
     NACKED = "nacked"  # [(delay_s, Settled)] what the queue really did
     LIMITS = "limits"  # [PoolLimits | None] of a pool from now on; None: it is no longer configured
     STATS = "stats"  # [dict] what the pool counted, when its router ended

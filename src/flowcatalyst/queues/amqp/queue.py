@@ -1,14 +1,14 @@
 """Queues of ActiveMQ (Classic 6 and Artemis) over AMQP 1.0.
 
 A message that was received stays ours, unsettled, for as long as the connection lives; when it ends, the broker puts
-all of them back in their order. So there are no leases, and a message given back without a delay simply waits here, in
+all of them back in their order. So there are no leases, and a message nacked without a delay simply waits here, in
 its place, for the next receive: told to release it, the broker would show it behind those that it has sent already.
 
 A group belongs to one receiver as long as that one is connected, so several routers can share a queue. What came over a
 connection that is gone may be somebody else's by now: `holds` tells. Classic forgets whom a group belongs to when 1,024
 others were used since, unless its `messageGroupMapFactoryType` is `simple`.
 
-One given back with a delay is sent again as a copy that the broker's scheduler shows later, and then removed. Both are
+One nacked with a delay is sent again as a copy that the broker's scheduler shows later, and then removed. Both are
 there for a moment, so a crash leaves two of them, never none. They have one identity, which lets the router see that
 they are the same message.
 """
@@ -69,7 +69,7 @@ class Receipt:
     rank: tuple[int, int]  # its place among those that wait
     failures: int
     showings: int = 1  # by this client
-    used: bool = False  # given back
+    used: bool = False  # nacked
     copied: bool = False  # a delayed copy of it is at the broker
     twin: "Receipt | None" = None  # the same message, as a copy or as its original, that came earlier
 

@@ -13,7 +13,7 @@ class Ledger:
         self.held: dict[int, str] = {}  # handed out and not settled, with the newest reply subject
         self.nacked: dict[int, str] = {}  # to be shown again at once; JetStream is told before the next pull
         self.newest = 0  # highest sequence that ever came
-        self._delayed: dict[int, float] = {}  # given back with a delay, and when it ends (monotonic)
+        self._delayed: dict[int, float] = {}  # nacked with a delay, and when it ends (monotonic)
         self._acked: dict[int, None] = {}  # the newest acks: a server that crashes forgets some
         self._acks_remembered = acks_remembered
 

@@ -1,7 +1,7 @@
 """A NATS JetStream stream as a queue: a durable pull consumer with explicit acks.
 
 JetStream keeps order when it delivers, not when it delivers again. What that asks of us is in nats_takeover.py (after a
-crash or a broken connection) and in `nack` (give-backs at a shutdown).
+crash or a broken connection) and in `nack` (nacks at a shutdown).
 """
 
 import asyncio
@@ -119,7 +119,7 @@ class NatsQueue:
         self._closed = False
 
     async def close(self) -> None:
-        """Give back what is not settled, in its order."""
+        """Requeue what is not settled, in its order."""
         self._closed = True
         async with self._connecting:
             session, self._session = self._session, None
@@ -250,8 +250,8 @@ class NatsQueue:
     async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
         """Show messages again after `delay_s`.
 
-        JetStream shows them in the order in which they are given back. A router that stops gives back in any order, so
-        those without a delay are only noted, and given back in order before the next pull or at the close.
+        JetStream shows them in the order in which they are nacked. A router that stops nacks in any order, so
+        those without a delay are only noted, and nacked in order before the next pull or at the close.
         """
         for delivery in deliveries:
             if delivery.failures:

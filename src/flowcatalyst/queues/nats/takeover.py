@@ -8,8 +8,8 @@ A takeover therefore runs before the first pull over a connection:
 
 1. Wait until no pull of anybody else is open, so that nothing more is delivered elsewhere.
 2. Everything that is hidden lies between the consumer's ack floor and the last message delivered. Give all of that
-   back, except what this client has itself. JetStream ignores a give-back of what is not hidden.
-3. Pull. JetStream shows what was given back before anything new: the first new message, or none, tells that all came.
+   back, except what this client has itself. JetStream ignores a nack of what is not hidden.
+3. Pull. JetStream shows what was nacked before anything new: the first new message, or none, tells that all came.
 4. Sort by sequence: some leases may have ended before, in any order.
 
 Deliveries of a consumer are numbered without a gap. A gap later on means that somebody else got some: the takeover is
@@ -63,7 +63,7 @@ class Takeover:
         self._last: int | None = None  # sequence of the last message that was delivered to anybody
         self._hidden = 0  # how many may have to come, at most
         self._delayed = 0  # how many of ours wait for a delay
-        self._patient = False  # wait until all leases have ended instead of giving back
+        self._patient = False  # wait until all leases have ended instead of nacking
 
     async def go_on(self, until: float) -> bool:
         """Whether all that was hidden is in the mailbox now, sorted. Ends soon after `until` (loop time)."""
@@ -85,7 +85,7 @@ class Takeover:
         return True
 
     async def _claim(self, until: float) -> bool:
-        """When nobody else pulls any more, give back all that is hidden and not ours. False: not yet."""
+        """When nobody else pulls any more, nack all that is hidden and not ours. False: not yet."""
         state = await consumer_state(self._link, self._address)
         while (state.get("num_waiting") or self._mailbox.is_pulling) and self._clock.monotonic() < self._others_end_at:
             if asyncio.get_running_loop().time() >= until:

@@ -27,7 +27,7 @@ from flowcatalyst.queues.sqs.sender import SqsSender
 
 LONG_POLL_S: Final = 20.0
 POLL_SLACK_S: Final = 5.0  # a poll that brought no answer so long after its wait is given up
-CLOSE_LIMIT_S: Final = 2.0  # for polls that were abandoned and may still bring something to give back
+CLOSE_LIMIT_S: Final = 2.0  # for polls that were abandoned and may still bring something to requeue
 MAX_VISIBILITY_S: Final = 43_200  # from receive to the end of the last extension
 CALLS_AT_ONCE: Final = 16
 LEAST_RECEIVES_FIFO: Final = 100
@@ -121,7 +121,7 @@ class SqsQueue:
         """Up to `limit` messages, oldest first in each group; empty when none came within `wait_s`.
 
         A poll goes on when its caller is cancelled: what it brings would be hidden for a whole lease otherwise, and its
-        group with it. It is given back instead.
+        group with it. It is requeued instead.
         """
         arrived: asyncio.Future[list[Delivery]] = asyncio.get_running_loop().create_future()
         self._spawn(self._poll(min(limit, MAX_ENTRIES), wait_s, arrived))

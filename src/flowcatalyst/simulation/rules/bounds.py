@@ -84,7 +84,7 @@ def starts_within_the_rate(events: Sequence[Event], promises: Promises) -> Itera
 
 
 def waits_as_long_as_asked(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
-    """A message that is to be retried after a while is not attempted before; one given back has to come again first.
+    """A message that is to be retried after a while is not attempted before; a nacked one has to come again first.
 
     One that was published twice waits in two places, and each has a clock of its own.
     """

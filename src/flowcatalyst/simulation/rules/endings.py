@@ -11,7 +11,7 @@ from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, 
 def nothing_leaks(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
     """A router that stopped, or has nothing to do, holds nothing in memory.
 
-    A message that could not be given back because its queue failed may stay in the tracker of a stopped router.
+    A message that could not be nacked because its queue failed may stay in the tracker of a stopped router.
     """
     healed = False
     for event in events:
@@ -24,7 +24,7 @@ def nothing_leaks(events: Sequence[Event], promises: Promises) -> Iterator[Viola
 
 
 def metrics_tell_the_truth(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
-    """What a pool counted is what happened: attempts, deliveries, dead letters, and at least the failed give-backs."""
+    """What a pool counted is what happened: attempts, deliveries, dead letters, and at least the failed nacks."""
     messages = Messages.of(events)
     seen: dict[str, Counter[str]] = defaultdict(Counter)  # by pool
     in_pool: dict[str, str] = {}  # message -> pool of its latest attempt

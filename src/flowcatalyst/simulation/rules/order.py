@@ -93,11 +93,11 @@ class _Line:
 
 
 class _Holdings:
-    """Which messages the router holds, and which it gave back, as numbers of events."""
+    """Which messages the router holds, and which it nacked, as numbers of events."""
 
     def __init__(self) -> None:
         self.since: dict[str, int] = {}
-        self.nacked: dict[str, tuple[int, int, float]] = {}  # held since, given back at, delay asked for
+        self.nacked: dict[str, tuple[int, int, float]] = {}  # held since, nacked at, delay asked for
 
     def note(self, number: int, event: Event) -> None:
         if event.kind is Kind.RECEIVED:
@@ -174,11 +174,11 @@ def settles(event: Event, facts: Facts) -> bool:
 
 
 def _fails(event: Event) -> bool:
-    """A message that cannot be buried goes back like any failed one."""
+    """A message that cannot be dead-lettered is nacked like any failed one."""
     return event.kind is Kind.VERDICT and isinstance(event.value, Nack | Reject)
 
 
 def pools_with_batch_scope(events: Sequence[Event]) -> set[str]:
-    """There a failure gives back the same batch only, and all others may pass what was given back."""
+    """There a failure nacks the same batch only, and all others may pass what was nacked."""
     limits = [event for event in events if event.kind is Kind.LIMITS and event.value is not None]
     return {event.pool for event in limits if event.value.failure_scope is FailureScope.BATCH}

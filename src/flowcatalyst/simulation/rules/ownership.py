@@ -52,7 +52,7 @@ class _Owed:
     facts: Facts
     first_at: float  # received
     latest_at: float  # later if it was lost, shown twice, or came back too late: its place may be either
-    due_back_at: float = inf  # it was given back, and its queue will show it again by then
+    due_back_at: float = inf  # it was nacked, and its queue will show it again by then
     pool: str = ""  # of its latest attempt
 
 
@@ -81,7 +81,7 @@ class _LetGo:
             self._next[event.message].popleft()
 
     def has(self, name: str, owed: _Owed, at: float, *, tried: bool) -> bool:
-        """A message that was tried goes back without having failed only if its pool is removed."""
+        """A message that was tried is nacked without having failed only if its pool is removed."""
         if tried:
             return owed.pool in self._removed and next(iter(self._next[name]), None) is Kind.NACK
         cause_at = max(self._given_up_at.get(owed.facts.group, -inf), self._pool_removed_at)
@@ -91,8 +91,8 @@ class _LetGo:
 def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
     """A group that two queues feed is one group: what was received later does not pass what was received earlier.
 
-    A message that failed and was given back is still owed until its time is over and its queue had one long poll to
-    show it again; one that was never tried, or whose pool was removed, and went back is not owed until it comes,
+    A message that failed and was nacked is still owed until its time is over and its queue had one long poll to
+    show it again; one that was never tried, or whose pool was removed, and was nacked is not owed until it comes,
     also if its queue is told later. What came at the same moment has no order. What a lost connection
     or lease took away is not owed. What is not owed and comes again may have its old place or a new one.
     """
@@ -150,7 +150,7 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
 def _receive(event: Event, facts: Facts, group: dict[str, _Owed], first_at: float, tried: set[str]) -> None:
     owed = group.get(event.message)
     if owed is not None and owed.due_back_at < inf:
-        tried.discard(event.message)  # as long as it is not, it may go back behind another one that failed
+        tried.discard(event.message)  # as long as it is not, it may be nacked behind another one that failed
         if event.at <= owed.due_back_at:
             owed.due_back_at = inf
             return

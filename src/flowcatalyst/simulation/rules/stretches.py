@@ -1,7 +1,7 @@
 """Stretches of time in which a pool could have started something, and groups that waited meanwhile.
 
 Only groups are judged in whose way nothing stands: each message of theirs that was answered so far was delivered at
-once. What failed, was slow or was given back after an attempt may wait for reasons that a history does not tell.
+once. What failed, was slow or was nacked after an attempt may wait for reasons that a history does not tell.
 """
 
 from collections import defaultdict, deque

@@ -23,7 +23,7 @@ async def test_a_standby_that_takes_over_tells_from_whom_and_since_when() -> Non
     assert second.is_primary()
     assert second.warned() == [
         "b is primary since 2027-01-15T08:00:40+00:00, with fencing number 2: it took over from a, which had the "
-        "lock until 2027-01-15T08:00:30+00:00 at least and then gave it back or did not refresh it"
+        "lock until 2027-01-15T08:00:30+00:00 at least and then released it or did not refresh it"
     ]
     [warning] = second.warnings.recent()
     assert (warning.code, warning.severity) == (WarningCode.STANDBY, Severity.WARN)

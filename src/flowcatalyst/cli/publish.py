@@ -37,7 +37,7 @@ from flowcatalyst.cli.queue_access import (
     shown,
 )
 from flowcatalyst.cli.run import DataDir, SettingsFile
-from flowcatalyst.cli.running_router import ApiKey, RunningRouter
+from flowcatalyst.cli.remote_queue import ApiKey, RemoteQueue
 from flowcatalyst.control.settings import load_settings
 from flowcatalyst.core.clock import IdSource, SystemClock
 from flowcatalyst.core.errors import ConfigurationError, InvalidMessageError, QueueUnavailableError
@@ -141,7 +141,7 @@ def _way_in(
             raise typer.BadParameter(
                 "a --router has its own queues: leave out --uri, --create, --data-dir and --config"
             )
-        return partial(RunningRouter, router, queue, api_key), None
+        return partial(RemoteQueue, router, queue, api_key), None
     settings = load_settings(config, data_dir=data_dir)
     chosen = choose_queue(settings, queue, uri)
     return partial(StraightWayIn, settings, chosen, create), None if chosen.raw is None else chosen.name

@@ -22,7 +22,7 @@ from flowcatalyst.cli.queue_access import (
     shown,
 )
 from flowcatalyst.cli.run import DataDir, SettingsFile
-from flowcatalyst.cli.running_router import ApiKey, RunningRouter
+from flowcatalyst.cli.remote_queue import ApiKey, RemoteQueue
 from flowcatalyst.control.settings import Settings, load_settings
 from flowcatalyst.core.clock import IdSource, SystemClock
 from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
@@ -66,7 +66,7 @@ def seed(
     if target is None and endpoint is not None and "/" in endpoint:
         raise typer.BadParameter("an --endpoint is the name of a receiver: name a URL with --target")
     if router is not None and uri is None:
-        running = RunningRouter(router, queue, api_key)
+        running = RemoteQueue(router, queue, api_key)
         name, router_url = running.name, running.base_url
     else:
         running = None

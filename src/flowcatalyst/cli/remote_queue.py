@@ -35,7 +35,7 @@ ApiKey = Annotated[
 ]
 
 
-class RunningRouter:
+class RemoteQueue:
     """A queue of a router that runs."""
 
     deduplicates: bool | None = None  # its queue may be at any broker

@@ -36,8 +36,8 @@ from flowcatalyst.cli.queue_access import (
     run_to_end,
     shown,
 )
-from flowcatalyst.cli.run import DataDir, SettingsFile
 from flowcatalyst.cli.remote_queue import ApiKey, RemoteQueue
+from flowcatalyst.cli.run import DataDir, SettingsFile
 from flowcatalyst.control.settings import load_settings
 from flowcatalyst.core.clock import IdSource, SystemClock
 from flowcatalyst.core.errors import ConfigurationError, InvalidMessageError, QueueUnavailableError

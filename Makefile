@@ -8,6 +8,8 @@ EXTRAS := $(VENV)/.extras
 DEV := $(VENV)/.dev
 ACTIVEMQ := $(VENV)/.activemq
 NEEDS := $(PYTHON) tests/servers/needs.py
+# Where it is set, each of the hundreds of processes of a test run compiles whatever it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help extras activemq run quick test soak servers lint type fmt bench dist clean
 

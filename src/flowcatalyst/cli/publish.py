@@ -15,6 +15,7 @@ import typer
 
 from flowcatalyst.api.bodies import decode_json
 from flowcatalyst.api.problems import ProblemError
+from flowcatalyst.cli.options import DataDir, SettingsFile
 from flowcatalyst.cli.payload_options import (
     ContentType,
     Headers,
@@ -36,7 +37,6 @@ from flowcatalyst.cli.queue_access import (
     run_to_end,
     shown,
 )
-from flowcatalyst.cli.run import DataDir, SettingsFile
 from flowcatalyst.cli.running_router import ApiKey, RunningRouter
 from flowcatalyst.control.settings import load_settings
 from flowcatalyst.core.clock import IdSource, SystemClock

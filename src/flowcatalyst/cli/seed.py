@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from flowcatalyst.cli.options import DataDir, SettingsFile
 from flowcatalyst.cli.queue_access import (
     Create,
     QueueAccess,
@@ -21,7 +22,6 @@ from flowcatalyst.cli.queue_access import (
     run_to_end,
     shown,
 )
-from flowcatalyst.cli.run import DataDir, SettingsFile
 from flowcatalyst.cli.running_router import ApiKey, RunningRouter
 from flowcatalyst.control.settings import Settings, load_settings
 from flowcatalyst.core.clock import IdSource, SystemClock

@@ -24,8 +24,8 @@ from flowcatalyst.app.serve import serve
 from flowcatalyst.control.settings import Settings
 from flowcatalyst.queues import factory as queue_factory
 from flowcatalyst.queues.embedded.queue import EmbeddedQueue
+from tests.support.patience import PATIENCE_S
 
-DEADLINE_S = 20.0
 PROBLEM = "application/problem+json"
 on_idle_router = pytest.mark.asyncio(loop_scope="session")
 
@@ -132,7 +132,7 @@ class Running:
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Look until the condition holds; fail after a while."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not await condition():
             await asyncio.sleep(0.01)
 

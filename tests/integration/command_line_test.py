@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from flowcatalyst.cli.main import command_line
+from tests.support.patience import PATIENCE_S
 from tests.support.router_process import router_process, run_cli
 
 
@@ -127,7 +128,7 @@ async def test_a_second_signal_ends_at_once_and_what_was_held_comes_back_at_the_
 async def test_debug_tells_of_polls_and_of_each_message_on_its_way(tmp_path: Path, level: str, told: set[str]) -> None:
     async with router_process(tmp_path, env={"FLOWCATALYST_LOG__LEVEL": level}) as router:
         await run_cli("publish", "--router", router.url, "--target", f"{router.url}/api/test/success", "--id", "m-1")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while '"action":"attempt",' not in router.log.read_text():
                 await asyncio.sleep(0.05)
         await router.terminate()

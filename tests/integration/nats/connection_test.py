@@ -15,7 +15,7 @@ from flowcatalyst.queues.address import NatsAddress
 from flowcatalyst.queues.nats.queue import NatsLogin, NatsQueue
 from tests.conformance.bench import bodies, grouped, take
 from tests.integration.nats.scene import GONE, MINUTE_S, OK, SHORT_S, Scene, drained, names
-from tests.servers.nats import NatsServer, nats_server
+from tests.servers.nats import NatsServer, nats_program, nats_server
 from tests.servers.nats_jwt import Operator
 
 # Give-backs
@@ -228,6 +228,6 @@ async def test_an_account_without_jetstream_is_told(tmp_path: Path) -> None:
         del configuration["jetstream"]
         server.kill()
         (tmp_path / "plain.conf").write_text(json.dumps(configuration))
-        server._command = lambda: ["nats-server", "-c", tmp_path / "plain.conf"]  # type: ignore[method-assign]
+        server._command = lambda: [nats_program(), "-c", tmp_path / "plain.conf"]  # type: ignore[method-assign]
         server.start()
         assert "JetStream is not enabled" in await refused(server, NatsLogin())

@@ -129,7 +129,7 @@ def _logs_as_they_were() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`make test` runs tests side by side, those of brokers by themselves: many at once, since they mostly wait.
+    """`make test` has a run of its own for those of brokers, with many processes, since they mostly wait.
 
     Those of one group run one after the other: they share servers, which some of them kill, or a long preparation.
     """

@@ -8,6 +8,8 @@ EXTRAS := $(VENV)/.extras
 DEV := $(VENV)/.dev
 ACTIVEMQ := $(VENV)/.activemq
 NEEDS := $(PYTHON) tests/servers/needs.py
+# Where it is set, each of the hundreds of processes of a test run compiles whatever it imports.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help extras activemq run quick test soak servers lint type fmt bench dist clean
 
@@ -55,8 +57,7 @@ test: ## Run all tests; says first what it installs for them
 	@$(NEEDS)
 	@$(MAKE) --no-print-directory $(DEV)
 	@$(MAKE) --no-print-directory $(ACTIVEMQ) || test -z "$$TEST_REQUIRE_SERVERS"
-	@$(BIN)/python -m pytest -m 'not brokers' -n 3 --dist loadgroup
-	@$(BIN)/python -m pytest -m brokers -n 6 --dist loadgroup -p no:schemathesis
+	@$(BIN)/python -m tests
 
 SEEDS ?= 5000
 soak: $(DEV) ## Look for new faults: simulated histories, SEEDS=100000 of them (FIRST= picks the first), and properties

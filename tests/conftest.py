@@ -61,6 +61,13 @@ hypothesis.settings.register_profile("explore", derandomize=False, print_blob=Tr
 hypothesis.settings.register_profile("quick", derandomize=True, max_examples=10)
 hypothesis.settings.load_profile("fixed")
 sys.meta_path.append(AmqpClientFinder)
+# Of what a test logs only the text is looked at. The default draws each traceback as a coloured table, in 0.1 s.
+structlog.configure(
+    processors=[
+        *structlog.get_config()["processors"][:-1],
+        structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+    ]
+)
 gc.disable()  # until all tests are known: nothing of what is imported will ever be garbage
 
 
@@ -75,6 +82,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """A file of which nothing is going to run is not read: every process reads all files, and that takes seconds."""
+    if collection_path.name in BROKER_FOLDERS:  # nor are the fixtures of a folder, which need the clients of its broker
+        return config.getoption("--quick") or config.getoption("-m") == "not brokers" or None
     if not collection_path.name.endswith("_test.py"):
         return None
     match config.getoption("--quick"), config.getoption("-m"):
@@ -120,7 +129,7 @@ def _logs_as_they_were() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`make test` runs tests side by side, those of brokers by themselves: many at once, since they mostly wait.
+    """`make test` has a run of its own for those of brokers, with many processes, since they mostly wait.
 
     Those of one group run one after the other: they share servers, which some of them kill, or a long preparation.
     """
@@ -133,9 +142,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _is_thorough(item.path):
             item.add_marker("thorough")
     if config.getoption("--quick"):
-        left = [item for item in items if item.get_closest_marker("thorough") or item.get_closest_marker("brokers")]
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in set(left)]
+        left = {item for item in items if item.get_closest_marker("thorough") or item.get_closest_marker("brokers")}
+        config.hook.pytest_deselected(items=list(left))
+        items[:] = [item for item in items if item not in left]
 
 
 def pytest_collection_finish() -> None:

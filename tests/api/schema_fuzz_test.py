@@ -37,7 +37,8 @@ from flowcatalyst.app.router import App
 from flowcatalyst.control.settings import Settings
 from flowcatalyst.core.targets import Target
 from flowcatalyst.http.contract import Response
-from tests.api.running import DEADLINE_S, run_router
+from tests.api.running import run_router
+from tests.support.patience import PATIENCE_S
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "15"))
 CHECKS = [
@@ -111,11 +112,11 @@ def router_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         patch.setattr(app_module, "_build_clients", lambda *_: app_module._Clients(nobody, nobody))
         thread.start()
         try:
-            assert started.wait(DEADLINE_S)
+            assert started.wait(PATIENCE_S)
             yield urls[0]
         finally:
             loop.call_soon_threadsafe(end.set)
-            thread.join(DEADLINE_S)
+            thread.join(PATIENCE_S)
             loop.close()
 
 
@@ -130,21 +131,21 @@ def busy_url(router_url: str, session: requests.Session) -> str:
     """The address of the router when there is something to list: a message in it, a dead letter, a warning."""
 
     def has(path: str) -> bool:
-        return bool(session.get(f"{router_url}/monitoring/{path}", timeout=DEADLINE_S).json())
+        return bool(session.get(f"{router_url}/monitoring/{path}", timeout=PATIENCE_S).json())
 
     messages = [
         {"mediationTarget": "http://host.test/refuse", "dispatchMode": "IMMEDIATE"},
         {"mediationTarget": "http://host.test/hang", "dispatchMode": "IMMEDIATE", "id": "hangs"},
     ]
-    session.post(f"{router_url}/api/messages", json=messages, timeout=DEADLINE_S).raise_for_status()
-    give_up_at = time.monotonic() + DEADLINE_S
+    session.post(f"{router_url}/api/messages", json=messages, timeout=PATIENCE_S).raise_for_status()
+    give_up_at = time.monotonic() + PATIENCE_S
     while not all(map(has, ["in-flight-messages", "dead-letters", "warnings", "circuit-breakers"])):
         assert time.monotonic() < give_up_at
     return router_url
 
 
 def test_the_document_that_is_tried_out_is_the_one_that_is_served(router_url: str, session: requests.Session) -> None:
-    assert session.get(f"{router_url}/schema/openapi.json", timeout=DEADLINE_S).json() == _document()
+    assert session.get(f"{router_url}/schema/openapi.json", timeout=PATIENCE_S).json() == _document()
 
 
 @schema.parametrize()

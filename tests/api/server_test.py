@@ -13,6 +13,7 @@ from flowcatalyst.control.settings import Settings
 from flowcatalyst.core.errors import ConfigurationError
 from tests.api.running import run_router, until
 from tests.support.http_servers import Gate, raw_server
+from tests.support.patience import PATIENCE_S
 
 
 async def test_a_port_in_use_is_one_sentence_and_nothing_has_started(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ async def test_the_api_tells_about_the_stop_while_attempts_in_flight_end(tmp_pat
             up.set_result(listening.url)
             await stop.wait()
 
-    async with raw_server(gate) as endpoint, asyncio.TaskGroup() as group, asyncio.timeout(20):
+    async with raw_server(gate) as endpoint, asyncio.TaskGroup() as group, asyncio.timeout(PATIENCE_S):
         group.create_task(run())
         async with aiohttp.ClientSession(await up) as session:
             async with session.get("/health/ready") as response:

@@ -17,6 +17,7 @@ from flowcatalyst.api import connection
 from flowcatalyst.api.connection import Connection
 from flowcatalyst.api.reception import ConnectionLimits
 from tests.api.running import Running, run_router, until
+from tests.support.patience import PATIENCE_S
 
 LIVE = b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 POST = b"POST /api/messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -60,7 +61,7 @@ class Stranger:
 
 @asynccontextmanager
 async def stranger(running: Running, **options: Any) -> AsyncIterator[Stranger]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         opened = await asyncio.open_connection("127.0.0.1", running.listening.port, **options)
         try:
             yield Stranger(*opened)

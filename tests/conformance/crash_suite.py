@@ -16,6 +16,7 @@ from tests.conformance.bench import (
     take,
 )
 from tests.conformance.random_walk import Walk
+from tests.support.patience import PATIENCE_S
 
 
 class CrashSuite:
@@ -145,7 +146,7 @@ async def _until_it_fails(queue: BrokerQueue) -> None:
 
 
 async def _until_it_works(queue: BrokerQueue) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 await queue.receive(1, 0.0)

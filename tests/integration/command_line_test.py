@@ -6,11 +6,14 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from flowcatalyst.cli.main import command_line
+from tests.support.patience import PATIENCE_S
 from tests.support.router_process import router_process, run_cli
 
 
@@ -125,7 +128,7 @@ async def test_a_second_signal_ends_at_once_and_what_was_held_comes_back_at_the_
 async def test_debug_tells_of_polls_and_of_each_message_on_its_way(tmp_path: Path, level: str, told: set[str]) -> None:
     async with router_process(tmp_path, env={"FLOWCATALYST_LOG__LEVEL": level}) as router:
         await run_cli("publish", "--router", router.url, "--target", f"{router.url}/api/test/success", "--id", "m-1")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while '"action":"attempt",' not in router.log.read_text():
                 await asyncio.sleep(0.05)
         await router.terminate()
@@ -149,3 +152,25 @@ async def test_embedded_queues_that_nobody_named_are_told_of_beside_those_that_s
     assert (said in rest) == (not named)
     lines = [json.loads(line) for line in router.log.read_text().splitlines()]
     assert any(line.get("action") == "embedded_queues_too" for line in lines) == (not named)
+
+
+def test_a_command_by_itself_is_what_it_is_among_all_of_them() -> None:
+    everything = command_line().registered_commands
+    assert len(everything) >= 10
+    for command in everything:
+        (alone,) = command_line([str(command.name), "--help"]).registered_commands
+        assert alone.callback is command.callback
+    for given in ([], ["--help"], ["chek"]):  # help and what is misspelt name all of them
+        assert [command.name for command in command_line(given).registered_commands] == [
+            command.name for command in everything
+        ]
+
+
+def test_a_command_that_needs_no_router_loads_none() -> None:
+    load = "import sys; from flowcatalyst.cli.main import command_line; command_line(['hash-key']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "flowcatalyst.cli.access" in loaded
+    assert loaded.isdisjoint(
+        {"litestar", "pydantic", "uvloop", "flowcatalyst.router.router", "flowcatalyst.simulation"}
+    )

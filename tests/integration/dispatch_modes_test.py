@@ -13,6 +13,7 @@ from flowcatalyst.core.message import DispatchMode, ErrorKind, Outcome, Result
 from flowcatalyst.dispatch.job import NewJob, Status, as_time, new_job
 from flowcatalyst.dispatch.store.contract import Filter, JobStateError
 from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
+from tests.support.patience import PATIENCE_S
 from tests.support.rig import ERROR_400, ERROR_500, Rig
 
 IMMEDIATE, NEXT, BLOCK = DispatchMode.IMMEDIATE, DispatchMode.NEXT_ON_ERROR, DispatchMode.BLOCK_ON_ERROR
@@ -48,7 +49,7 @@ async def create(store: SqliteJobStore, name: str, mode: DispatchMode = BLOCK, *
 
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE_S):
         while not await holds():
             await asyncio.sleep(0.005)
 

@@ -12,9 +12,9 @@ from typing import Any
 import aiohttp
 
 from tests.support.http_servers import RawServer, always, raw_server, reply
+from tests.support.patience import PATIENCE_S
 from tests.support.router_process import RouterProcess, Waits, router_process
 
-DEADLINE_S = 60.0
 BODY = {"mediationTarget": "http://127.0.0.1:9/"}
 
 
@@ -55,7 +55,7 @@ async def test_a_full_disk_is_told_once_and_so_is_that_there_is_space_again(tmp_
     async with raw_server(always(reply(200))) as webhook:
         notify = f'[notifications]\nwebhook_url = "{webhook.url("/hook")}"\nbatch_s = 0.1\n'
         async with (
-            asyncio.timeout(DEADLINE_S),
+            asyncio.timeout(PATIENCE_S),
             router_process(tmp_path, Waits(more=notify)) as router,
             aiohttp.ClientSession(router.url) as session,
         ):

@@ -13,6 +13,7 @@ import pytest
 from tests.crash.scene import PATIENT_MS
 from tests.support.config_server import hanging
 from tests.support.live import Live, live, messages
+from tests.support.patience import PATIENCE_S
 from tests.support.router_process import RouterProcess, Waits, router_process, starting_process
 from tests.support.witness import Witness
 
@@ -121,7 +122,7 @@ async def test_sighup_fetches_the_configuration_and_ends_nothing(tmp_path: Path)
 async def test_sighup_without_a_config_url_is_ignored_and_said_so(tmp_path: Path) -> None:
     async with router_process(tmp_path) as router:
         router.process.send_signal(signal.SIGHUP)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while "hangup_ignored" not in router.log.read_text():
                 await asyncio.sleep(0.05)
         code, rest = await router.terminate()

@@ -18,12 +18,12 @@ from flowcatalyst.router.breaker import BreakerState
 from flowcatalyst.router.limits import PoolLimits
 from tests.support.hosts import World
 from tests.support.http_servers import Gate, raw_server
+from tests.support.patience import PATIENCE_S
 from tests.support.rig import ERROR_500, UNREACHABLE, Rig, outgoing, outgoings
 from tests.support.router_process import RouterProcess, Waits, router_process
 
 SHORTAGE = LocalShortageError(errno.EMFILE)
 FEW_FILES = (80, 80)  # a router has about 36 open, and twenty deliveries at once need as many
-DEADLINE_S = 40.0
 
 
 @pytest.mark.virtual_time
@@ -123,7 +123,7 @@ async def get(session: aiohttp.ClientSession, path: str) -> Any:
 async def test_strangers_take_no_file_that_deliveries_need(tmp_path: Path) -> None:
     async with router_process(tmp_path, Waits(timeout_ms=20_000), files=FEW_FILES) as router, raw_server() as server:
         with silent_connections(router.url, 80):
-            async with asyncio.timeout(DEADLINE_S), aiohttp.ClientSession(router.url) as session:
+            async with asyncio.timeout(PATIENCE_S), aiohttp.ClientSession(router.url) as session:
                 await send(session, server.url(), 100)
                 await server.until(lambda server: len(server.requests) == 100)
                 assert await get(session, "/monitoring/warnings") == []
@@ -134,7 +134,7 @@ async def test_deliveries_that_lack_files_wait_and_are_made_when_there_are_some(
     waits = Waits(timeout_ms=60_000, more='[[pools]]\ncode = "DEFAULT-POOL"\nconcurrency = 200\n')
     gate = Gate()
     async with (
-        asyncio.timeout(DEADLINE_S),
+        asyncio.timeout(PATIENCE_S),
         router_process(tmp_path, waits, files=FEW_FILES) as router,
         raw_server(gate) as server,
         aiohttp.ClientSession(router.url) as session,

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import nats
@@ -26,6 +27,7 @@ from tests.conformance.bench import grouped, take
 from tests.integration.chaos_test import messages
 from tests.servers.artemis import artemis_server
 from tests.support.brokers import KINDS, QUEUE, Kind, Place, Places, places
+from tests.support.patience import PATIENCE_S
 from tests.support.router_process import Waits, router_process
 from tests.support.witness import Witness
 
@@ -225,7 +227,7 @@ async def test_an_sqs_queue_that_was_purged_is_told_of(brokers: Places, kind: Ki
 
 @pytest.mark.parametrize("kind", SQS, ids=lambda kind: kind.name)
 async def test_what_was_acked_or_taken_by_others_is_not_taken_for_a_loss(brokers: Places, kind: Kind) -> None:
-    place, clock = brokers.new(kind), LaterClock()
+    place, clock = replace(brokers.new(kind), visibility_s=PATIENCE_S), LaterClock()  # `theirs` is seen to be in hand
     async with client_of(place) as queue, client_of(place) as other:
         assert isinstance(queue, SqsQueue)
         queue._clock = clock

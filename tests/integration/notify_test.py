@@ -17,6 +17,7 @@ from flowcatalyst.core.warnings import WarningCode, WarningLog
 from flowcatalyst.http.egress import EgressGuard
 from flowcatalyst.http.http1.client import Http1Client
 from tests.support.http_servers import Gate, always, closed_port, in_turn, raw_server, reply
+from tests.support.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +86,7 @@ async def test_a_webhook_nobody_listens_at_leaves_a_warning() -> None:
     port = closed_port()
     async with notifying(f"http://127.0.0.1:{port}/s3cret") as log:
         add(log, "fire", Severity.CRITICAL)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             while len(log.recent()) < 2:
                 await asyncio.sleep(0.01)
         failed = log.recent()[0]

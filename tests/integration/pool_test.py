@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-import tracemalloc
+import sys
 
 import pytest
 
@@ -186,8 +186,7 @@ async def test_100_000_groups_drain_without_a_task_or_timer_per_idle_group_and_m
     async with rig:
         rig.consumer.stop()
         gc.collect()
-        tracemalloc.start()
-        before = tracemalloc.get_traced_memory()[0]
+        before = sys.getallocatedblocks()  # to trace how many bytes they have would take four times as long
         await rig.publish(*(outgoing(f"m{n}", f"g{n}") for n in range(count)))
         batch = await rig.queue.receive(count, 0)
         for delivery in batch:
@@ -205,9 +204,8 @@ async def test_100_000_groups_drain_without_a_task_or_timer_per_idle_group_and_m
         rig.endpoint.ends.clear()
         rig.queue.acked.clear()
         gc.collect()
-        grown = tracemalloc.get_traced_memory()[0] - before
-        tracemalloc.stop()
-        assert grown < 2_000_000  # 20 bytes a group at most: nothing is kept per group
+        grown = sys.getallocatedblocks() - before
+        assert grown < count / 10  # nothing is kept per group, however small
 
 
 async def test_slots_that_all_end_at_once_while_their_pool_shrinks_leave_nobody_waiting() -> None:

@@ -18,6 +18,7 @@ from flowcatalyst.queues.postgres.lanes import Entry
 from flowcatalyst.queues.postgres.queue import PostgresQueue
 from tests.conformance.bench import grouped, take
 from tests.servers.postgres import PostgresServer
+from tests.support.patience import PATIENCE_S
 from tests.support.postgres import Bench, assert_consistent, names, server
 
 __all__ = ["server"]
@@ -52,7 +53,7 @@ async def test_messages_of_a_group_become_visible_in_order_in_whichever_order_th
 
 async def fast_waits(connection: Any, behind: "asyncio.Future[Any]") -> None:
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%a2%'"
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not await connection.fetchval(waiting):
             assert not behind.done()
             await asyncio.sleep(0.01)

@@ -17,6 +17,7 @@ from flowcatalyst.storage.postgres_migrations import PostgresMigrations
 from tests.conformance.bench import grouped, take
 from tests.servers import free_port
 from tests.servers.postgres import PostgresServer, postgres_server
+from tests.support.patience import PATIENCE_S
 from tests.support.postgres import Bench, assert_consistent, names
 from tests.support.router_process import run_cli
 from tests.support.tcp_proxy import tcp_proxy
@@ -166,7 +167,7 @@ async def test_tables_that_were_dropped_are_made_again(bench: Bench) -> None:
     with pytest.raises(QueueUnavailableError):
         await queue.publish(grouped("a2"))
     await queue.publish(grouped("a3"))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             try:
                 assert names(await take(queue, 1)) == ["a3"]
@@ -216,7 +217,7 @@ async def test_a_deadlock_is_no_error(bench: Bench) -> None:
         await connection.execute("SELECT send('orders', $1, $2)", f"{second}1", second)
 
     pool = queue.store.pool
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await asyncio.gather(
             pool.transaction(lambda connection: work("a", "b", connection)),
             pool.transaction(lambda connection: work("b", "a", connection)),

@@ -18,9 +18,8 @@ from flowcatalyst.sandbox.order_judge import SeededId
 from tests.servers import free_port
 from tests.servers.nats import nats_server
 from tests.support.command import TARGET, Command, in_queue
+from tests.support.patience import PATIENCE_S
 from tests.support.router_process import router_process
-
-DEADLINE_S = 30.0
 
 
 def lines(*messages: object) -> bytes:
@@ -57,7 +56,7 @@ def _hear_ctrl_c() -> None:
 async def run(folder: Path, *args: object, env: Mapping[str, str] | None = None) -> tuple[int, str, str]:
     """Exit code, output, errors of such a process."""
     process = await start(folder, *args, env=env)
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         output, errors = await process.communicate()
     return process.returncode or 0, output.decode(), errors.decode()
 
@@ -122,7 +121,7 @@ async def test_lines_of_a_pipe_are_published_as_they_come(tmp_path: Path) -> Non
     process = await start(tmp_path, "publish", "--file", "-", "--create")
     assert process.stdin is not None
     process.stdin.write(lines(*numbered(1)) + b'{"mediationTarget"')
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not (tmp_path / "data" / "queue.db").exists() or not await in_queue(tmp_path):
             await asyncio.sleep(0.05)
     output, errors = await process.communicate(f': "{TARGET}"}}'.encode())  # the last line needs no end
@@ -133,7 +132,7 @@ async def test_ctrl_c_says_how_far_it_came(tmp_path: Path) -> None:
     process = await start(tmp_path, "publish", "--file", "-", "--create")
     assert process.stdin is not None
     process.stdin.write(lines(*numbered(3)))
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(PATIENCE_S):
         while not (tmp_path / "data" / "queue.db").exists() or not await in_queue(tmp_path):
             await asyncio.sleep(0.05)
         process.send_signal(signal.SIGINT)
@@ -273,7 +272,7 @@ async def test_a_running_router_delivers_what_the_commands_publish_beside_it(tmp
 
 async def stats_of(url: str, requests: int) -> dict[str, int]:
     """What the receivers of a router saw, once they saw so many requests."""
-    async with asyncio.timeout(DEADLINE_S), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(PATIENCE_S), aiohttp.ClientSession() as session:
         while True:
             async with session.get(f"{url}/api/test/stats") as response:
                 stats: dict[str, int] = await response.json()

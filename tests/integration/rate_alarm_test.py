@@ -16,10 +16,10 @@ from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.pool_tools import PoolTools
 from tests.support.deliveries import delivery
+from tests.support.patience import PATIENCE_S
 from tests.support.rig import ListedDeadLetters, ScriptedEndpoint, SilentLog
 
 POOLS, MESSAGES = 100, 4
-PATIENCE_S = 60.0
 
 
 @pytest.mark.parametrize("per_minute", [1, 2])

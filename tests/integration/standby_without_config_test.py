@@ -14,6 +14,7 @@ from flowcatalyst.control.settings import Settings, SyncSettings
 from tests.integration.live_standby_test import REFRESH_S, SLACK_S, STATUS, Pair, pair
 from tests.support.http_servers import always, raw_server, reply
 from tests.support.live import document
+from tests.support.patience import PATIENCE_S
 from tests.support.router_process import Waits
 
 NO_CONFIG: Final = always(reply(503, b"not now"))
@@ -23,7 +24,7 @@ HEALTH: Final = "/monitoring/health"
 
 async def until_it_asked_more_often_than_a_start_may(scene: Pair) -> None:
     asked = len(scene.config.server.requests)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while len(scene.config.server.requests) < asked + 6:
             await asyncio.sleep(0.02)
 
@@ -88,7 +89,7 @@ async def test_a_router_on_its_own_says_what_it_waits_for_while_it_tries(tmp_pat
         sync = SyncSettings(config_url=server.url("/config"), attempts=1000, attempt_pause_s=0.05)
         app = App(Settings(data_dir=tmp_path, port=free.port, sync=sync))
         starting = asyncio.get_running_loop().create_task(starts(app))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while len(server.requests) < 3:
                 await asyncio.sleep(0.02)
             async with session.get(f"{free.url}{HEALTH}") as answer:

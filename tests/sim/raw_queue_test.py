@@ -29,6 +29,7 @@ def all_queues_are(reader: Reader, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(engine, "POINTERS", reader)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("group", ["broker", "$.messageGroupId"])
 @pytest.mark.parametrize("kind", [*KINDS, "mixed"])
 def test_no_promise_is_broken_on_raw_queues(kind: str, group: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,12 +16,14 @@ from flowcatalyst.queues.embedded.store import EmbeddedStore
 from flowcatalyst.queues.factory import QueueFactory
 from flowcatalyst.queues.postgres.owners import LAPSE_S, RENEW_EVERY_S
 from flowcatalyst.queues.settings import QueueConfig
+from flowcatalyst.queues.sqs import connection as sqs_connection
 from flowcatalyst.simulation.checker import RECEIVER_RULES
 from tests.servers.activemq import activemq_server
 from tests.servers.elasticmq import elasticmq_server
 from tests.servers.nats import nats_server
 from tests.servers.postgres import postgres_server
 from tests.servers.process import ServerProcess
+from tests.support.patience import PATIENCE_S
 
 QUEUE: Final = "orders"
 LEASE_S: Final = 3.0
@@ -75,6 +77,7 @@ class Place:
     queue: str
     folder: Path
     port: int = 0  # of something in front of the server; 0: the server's own
+    visibility_s: float = LEASE_S
 
     @property
     def uri(self) -> str:
@@ -83,18 +86,20 @@ class Place:
     @property
     def settings(self) -> dict[str, Any]:
         """What a router needs to know of it."""
-        queue = {"name": QUEUE, "uri": self.uri, "connections": 2, "visibility_s": LEASE_S}
+        queue = {"name": QUEUE, "uri": self.uri, "connections": 2, "visibility_s": self.visibility_s}
         others = {"sqs": {"wait_time_s": 2}, "postgres": {"user": "postgres"}}
         return {"embedded": {"queues": []}, "queues": [queue], **others}
 
     @property
     def quiet_s(self) -> float:
         """When nothing came for so long, nothing will."""
-        return 1.0 if self.kind.shows_at_once else self.kind.lease_s + 2.0
+        return 1.0 if self.kind.shows_at_once else max(self.kind.lease_s, self.visibility_s) + 2.0
 
     @property
     def toml(self) -> str:
-        queue = f'[[queues]]\nname = "{QUEUE}"\nuri = "{self.uri}"\nconnections = 2\nvisibility_s = {LEASE_S}\n'
+        queue = (
+            f'[[queues]]\nname = "{QUEUE}"\nuri = "{self.uri}"\nconnections = 2\nvisibility_s = {self.visibility_s}\n'
+        )
         return f'{queue}[sqs]\nwait_time_s = 2\n[postgres]\nuser = "postgres"\n'
 
     @property
@@ -107,7 +112,7 @@ class Place:
         clock = SystemClock()
         store = EmbeddedStore(self.folder / "unused.db", clock)
         factory = QueueFactory(store, load_settings(**self.settings), clock)
-        factory.add_publishers([QueueConfig(QUEUE, self.uri, visibility_s=LEASE_S)])
+        factory.add_publishers([QueueConfig(QUEUE, self.uri, visibility_s=self.visibility_s)])
         return factory.publishers[QUEUE]
 
     async def publish(self, messages: list[Outgoing]) -> None:
@@ -155,7 +160,9 @@ class Places:
 
 @contextmanager
 def places(folder: Path) -> Iterator[Places]:
-    with ExitStack() as stack:
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        # To load a client of SQS takes half a second of processor time, which is long where others work too.
+        patch.setattr(sqs_connection, "CONNECT_LIMIT_S", PATIENCE_S)
         yield Places(folder, stack)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -15,7 +15,7 @@ from flowcatalyst.router.engine import Engine
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.policy import DEFAULT_DELAYS, Delays
 from tests.support.rig import ListedDeadLetters, RecordingQueue, ScriptedEndpoint, SilentLog
-from tests.support.virtual_loop import VirtualClock
+from tests.support.virtual_loop import VirtualClock, until
 
 USUAL_TIMEOUT_S: Final = 900.0
 
@@ -81,15 +81,15 @@ class World:
     async def seconds_until_answered(self, names: set[str], limit_s: float = 2000.0) -> float:
         """How long it takes from now on until each of these had an attempt that ended; at most the limit."""
         began = self.clock.monotonic()
-        while not names <= {name for _, name in self.hosts.ends} and self.clock.monotonic() < began + limit_s:
-            await asyncio.sleep(0.05)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await until(lambda: names <= {name for _, name in self.hosts.ends})
         return self.clock.monotonic() - began
 
     async def until_empty(self, limit_s: float = 5000.0) -> float:
         """Until nothing is left in any queue; returns the time."""
         async with asyncio.timeout(limit_s):
-            while any(map(len, self.queues.values())) or len(self.engine.tracker):
-                await asyncio.sleep(0.05)
+            await until(lambda: not any(map(len, self.queues.values())) and not len(self.engine.tracker))
         return self.clock.monotonic()
 
     def started(self, prefix: str = "") -> list[str]:

@@ -15,10 +15,9 @@ from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore
 from flowcatalyst.sandbox.order_judge import SeededId
 from tests.support.http_servers import RawServer, always, raw_server, reply
+from tests.support.patience import PATIENCE_S
 from tests.support.router_process import IMPATIENT, RouterProcess, Waits, router_process
 from tests.support.witness import Witness, messages_left
-
-DEADLINE_S = 30.0
 
 
 class ConfigServer:
@@ -79,7 +78,7 @@ class Api:
         """The first answer for which the condition holds."""
         answer = None
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(PATIENCE_S):
                 while not condition(answer := await self.get(path)):
                     await asyncio.sleep(0.02)
         except TimeoutError:

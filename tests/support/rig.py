@@ -35,7 +35,7 @@ from flowcatalyst.router.pool_tools import PoolTools
 from flowcatalyst.router.router import Router
 from flowcatalyst.router.settler import Settler
 from flowcatalyst.router.tracker import InFlightTracker
-from tests.support.virtual_loop import VirtualClock
+from tests.support.virtual_loop import VirtualClock, until
 
 OK = interpret(200, None, b"", 0.0)
 ERROR_500 = interpret(500, None, b"oops", 0.0)
@@ -189,13 +189,11 @@ class Rig:
 
     async def until_empty(self) -> float:
         """Wait until the queue holds nothing and the router owns nothing; returns the time."""
-        while len(self.queue) or len(self.tracker):
-            await asyncio.sleep(0.01)
+        await until(lambda: not len(self.queue) and not len(self.tracker))
         return self.clock.monotonic()
 
     async def until_started(self, count: int) -> None:
-        while len(self.endpoint.starts) < count:
-            await asyncio.sleep(0.01)
+        await until(lambda: len(self.endpoint.starts) >= count)
 
 
 def outgoing(

@@ -6,7 +6,7 @@ import time
 import pytest
 import uvloop
 
-from tests.support.virtual_loop import VirtualClock, VirtualLoop
+from tests.support.virtual_loop import VirtualClock, VirtualLoop, until
 
 A_DAY_S = 86400.0
 
@@ -29,6 +29,27 @@ class TestOfAMarkedClass:
 def test_who_waits_for_nothing_on_virtual_time_fails_instead_of_hanging() -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner, pytest.raises(RuntimeError, match="deadlock"):
         runner.run(asyncio.Event().wait())
+
+
+@pytest.mark.virtual_time
+async def test_who_waits_for_a_condition_goes_on_at_the_time_it_holds_and_looks_only_while_everybody_waits() -> None:
+    looks = 0
+
+    def an_hour_is_over() -> bool:
+        nonlocal looks
+        looks += 1
+        return asyncio.get_running_loop().time() >= 3600.0
+
+    ticks = asyncio.gather(*(asyncio.sleep(600.0 * n) for n in range(20)))
+    await until(an_hour_is_over)
+    assert asyncio.get_running_loop().time() == pytest.approx(3600.0)
+    assert looks < 10
+    await ticks
+
+
+def test_who_waits_for_a_condition_that_nothing_can_change_fails_instead_of_hanging() -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner, pytest.raises(RuntimeError, match="deadlock"):
+        runner.run(until(lambda: False))
 
 
 async def test_time_is_real_without_a_marker() -> None:

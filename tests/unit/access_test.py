@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hmac
 import threading
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -167,8 +168,11 @@ def test_a_name_and_its_password_are_read_from_a_basic_header(header: str, given
     assert password_check(SetClock()).given(headers) == given
 
 
+hashed_once = cache(hash_password)  # it is slow on purpose
+
+
 def password_check(clock: SetClock) -> PasswordCheck:
-    admin, reader = f"ann:{hash_password(b'anns password')}", f"böb:{hash_password('böbs password'.encode())}"
+    admin, reader = f"ann:{hashed_once(b'anns password')}", f"böb:{hashed_once('böbs password'.encode())}"
     return PasswordCheck(read_accounts([admin], [reader]), clock)
 
 

@@ -24,6 +24,7 @@ from flowcatalyst.control.audit import (
 )
 from flowcatalyst.core.warnings import WarningCode, WarningLog
 from tests.support.clocks import SetClock
+from tests.support.patience import PATIENCE_S
 
 ANN = Actor("ann", "admin", "10.0.0.1", None)
 BOB = Actor("bob", "admin", "10.0.0.2", "192.0.2.1")
@@ -142,7 +143,7 @@ async def test_publishes_of_a_minute_are_one_event_for_each_caller_and_queue(
         ("ann", "queue a", 10_000, 1000, 999),
     ]
     assert await trail.events() == events  # to look makes no more of them
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while trail.log._sums:
             await asyncio.sleep(0.01)
     trail.log.add_up(ANN, AuditAction.PUBLISH, "queue a", 3)

@@ -14,7 +14,7 @@ from flowcatalyst.api.access import PROBES
 from flowcatalyst.api.asgi import build_api
 from flowcatalyst.api.server import STOP_PATIENCE_S
 from flowcatalyst.app.router import NOTIFY_AT_STOP_S, App
-from flowcatalyst.cli.main import EXIT_BAD_SETTINGS, EXIT_FAILED, cli
+from flowcatalyst.cli.main import EXIT_BAD_SETTINGS, EXIT_FAILED, command_line
 from flowcatalyst.control import environment
 from flowcatalyst.control.redis_lock import CALL_TIMEOUT_S
 from flowcatalyst.control.router_config import parse
@@ -32,7 +32,7 @@ STOP_LIMIT_S += NOTIFY_AT_STOP_S + STOP_PATIENCE_S + CALL_TIMEOUT_S
 
 def options_of(command: str) -> set[str]:
     """The options of a command of ours, which has to exist."""
-    commands = typer.main.get_command(cli).commands  # type: ignore[attr-defined]
+    commands = typer.main.get_command(command_line()).commands  # type: ignore[attr-defined]
     assert command in commands, f"there is no command {command}"
     return {option for parameter in commands[command].params for option in parameter.opts}
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from flowcatalyst.cli.run import DataDir, SettingsFile
+from flowcatalyst.cli.options import DataDir, SettingsFile
 from flowcatalyst.control.settings import load_settings
 from flowcatalyst.core.errors import StorageError
 from flowcatalyst.queues.embedded.store import owners_alive

@@ -13,8 +13,8 @@ import uvloop
 
 from flowcatalyst.app.data_folder import problem_with_folder
 from flowcatalyst.app.router import config_of
+from flowcatalyst.cli.options import DataDir, Host, Port, SettingsFile
 from flowcatalyst.cli.queue_access import counted
-from flowcatalyst.cli.run import DataDir, Host, Port, SettingsFile
 from flowcatalyst.control.config_source import ConfigUnavailableError, sources_from
 from flowcatalyst.control.router_config import InvalidConfigError, RouterConfig, merge, parse
 from flowcatalyst.control.settings import DEFAULT_FILE, Settings, load_settings, value_in_words

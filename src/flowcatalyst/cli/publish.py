@@ -15,6 +15,7 @@ import typer
 
 from flowcatalyst.api.bodies import decode_json
 from flowcatalyst.api.problems import ProblemError
+from flowcatalyst.cli.options import DataDir, SettingsFile
 from flowcatalyst.cli.payload_options import (
     ContentType,
     Headers,
@@ -37,7 +38,6 @@ from flowcatalyst.cli.queue_access import (
     shown,
 )
 from flowcatalyst.cli.remote_queue import ApiKey, RemoteQueue
-from flowcatalyst.cli.run import DataDir, SettingsFile
 from flowcatalyst.control.settings import load_settings
 from flowcatalyst.core.clock import IdSource, SystemClock
 from flowcatalyst.core.errors import ConfigurationError, InvalidMessageError, QueueUnavailableError

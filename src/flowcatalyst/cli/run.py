@@ -4,7 +4,6 @@ import asyncio
 import os
 import sys
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Annotated
 
 import structlog
@@ -14,6 +13,7 @@ import uvloop
 from flowcatalyst import __version__
 from flowcatalyst.app.router import App
 from flowcatalyst.app.serve import serve
+from flowcatalyst.cli.options import DataDir, Host, Port, SettingsFile
 from flowcatalyst.cli.signals import Signals
 from flowcatalyst.control.config_sync import ConfigSync
 from flowcatalyst.control.settings import Settings, load_settings
@@ -26,11 +26,6 @@ from flowcatalyst.sandbox.demo import Demo
 DEFAULT_PORT = Settings.model_fields["port"].default
 EXIT_NOT_CLEAN = 3  # something in hand could be neither settled nor requeued
 LOSSES_TOLD = 3  # at the stop; the warnings have all of them
-
-Host = Annotated[str | None, typer.Option(help="Address of the API  [default: 127.0.0.1]")]
-Port = Annotated[int | None, typer.Option(help="Port of the API, 0 for a free one  [default: 8080]")]
-DataDir = Annotated[Path | None, typer.Option(help="Folder for queue and dead letters  [default: data]")]
-SettingsFile = Annotated[Path | None, typer.Option(help="Settings file  [default: flowcatalyst.toml, if there]")]
 
 log = structlog.get_logger("flowcatalyst.cli")
 

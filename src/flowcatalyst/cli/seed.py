@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from flowcatalyst.cli.options import DataDir, SettingsFile
 from flowcatalyst.cli.queue_access import (
     Create,
     QueueAccess,
@@ -22,7 +23,6 @@ from flowcatalyst.cli.queue_access import (
     shown,
 )
 from flowcatalyst.cli.remote_queue import ApiKey, RemoteQueue
-from flowcatalyst.cli.run import DataDir, SettingsFile
 from flowcatalyst.control.settings import Settings, load_settings
 from flowcatalyst.core.clock import IdSource, SystemClock
 from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError

@@ -11,6 +11,7 @@ from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.queues.nats.format import GROUP_HEADER
 from tests.conformance.bench import bodies, grouped, nothing_comes, take
 from tests.integration.nats.scene import MINUTE_S, NANO, OK, Scene, drained, names
+from tests.support.patience import PATIENCE_S
 
 BODY = '{"id": "1", "mediationTarget": "http://127.0.0.1/"}'
 
@@ -88,7 +89,7 @@ async def test_a_consumer_that_lets_few_be_in_flight_neither_hangs_nor_fails(sce
     queue = scene.queue(create=False)
     await queue.publish(grouped(*names("a", 7)))
     seen: list[str] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while len(seen) < 7:
             batch = await queue.receive(5, 1.0)
             seen += bodies(batch)

@@ -1,12 +1,14 @@
 """Requests and responses of the HTTP/1.1 client: what it writes, reads and takes for no HTTP."""
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from flowcatalyst.core.errors import ConnectError
 from flowcatalyst.http.contract import MAX_BODY_BYTES
+from flowcatalyst.http.http1 import connection
 from flowcatalyst.http.http1.client import Http1Client
 from flowcatalyst.http.http1.connection import MAX_HEAD_BYTES, Connection
 from tests.support.http_servers import Call, always, in_turn, raw_server, reply
@@ -135,12 +137,23 @@ async def test_trailers_without_end_break_the_connection() -> None:
     await assert_breaks(endless, "framing")
 
 
-async def test_interim_responses_without_end_break_the_connection() -> None:
+async def test_interim_responses_without_end_break_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor do they cost the loop seconds: with each of thousands in a chunk all of them were read again."""
+    readings = 0
+
+    class Counted(connection.RawHeaders):
+        def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+            nonlocal readings
+            readings += 1
+            return super().__iter__()
+
     async def endless(call: Call) -> None:
         while True:
             await call.send(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
 
+    monkeypatch.setattr(connection, "RawHeaders", Counted)
     await assert_breaks(endless, "too many header")
+    assert readings == 0
 
 
 # -- what is not HTTP -----------------------------------------------------------------------------------------------

@@ -277,12 +277,12 @@ class Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if status < 100 or status == 101:
             raise ValueError(f"status {status} is not expected here")
+        if status < 200:
+            return  # interim, such as 100 Continue or 103 Early Hints: the response is still to come
         if self._wire_bytes > MAX_HEAD_BYTES:
             size = sum(len(name) + len(value) + len(b": \r\n") for name, value in RawHeaders(self._head))
             if size > MAX_HEAD_BYTES:
                 raise ValueError("its headers are too large")
-        if status < 200:
-            return  # interim, such as 100 Continue or 103 Early Hints: the response is still to come
         self._status = status
         if b"timeout" in b"".join(self._head).lower():
             for name, value in RawHeaders(self._head):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowcatalyst.core.message import Settled
+from flowcatalyst.core.message import DispatchMode, Settled
 from flowcatalyst.dispatch.job import Status
 from flowcatalyst.dispatch.store.contract import (
     Cancel,
@@ -34,7 +34,7 @@ class JobActionSuite:
         assert await bench.finish(store) == ["a2"]
 
     @pytest.mark.parametrize("mode", [IMMEDIATE, NEXT, BLOCK])
-    async def test_a_job_that_waits_for_its_retry_need_not_wait(self, bench: JobBench, mode: str) -> None:
+    async def test_a_job_that_waits_for_its_retry_need_not_wait(self, bench: JobBench, mode: DispatchMode) -> None:
         store = await bench.store()
         await bench.create(store, "a1", mode=mode)
         await bench.fail_first(store, "a1", 1000)
@@ -60,7 +60,7 @@ class JobActionSuite:
 
     @pytest.mark.parametrize("mode", [IMMEDIATE, NEXT])
     async def test_a_group_goes_on_when_the_job_that_blocks_it_gets_another_mode(
-        self, bench: JobBench, mode: str
+        self, bench: JobBench, mode: DispatchMode
     ) -> None:
         store = await bench.store()
         await bench.create(store, "a1", "a2", mode=BLOCK)
@@ -79,9 +79,9 @@ class JobActionSuite:
         await store.act("a1", Change(mode=BLOCK), "ann")
         await store.act("a2", Change(mode=NEXT), "ann")
         await store.act("a3", Change(mode=IMMEDIATE), "ann")
-        assert sorted(names(first := await take(store, 2))) == ["a1", "a3"]
-        await bench.succeed(store, first)
-        assert await bench.finish(store) == ["a2", "a4"]
+        seen = names(await take(store))
+        assert [name for name in seen if name != "a3"] == ["a1", "a2", "a4"]
+        assert "a3" in seen
 
     async def test_a_failed_job_blocks_its_group_from_when_its_mode_says_so(self, bench: JobBench) -> None:
         store = await bench.store()
@@ -95,7 +95,7 @@ class JobActionSuite:
     async def test_a_job_without_a_group_cannot_be_ordered(self, bench: JobBench) -> None:
         store = await bench.store()
         await store.create([bench.job("a1")])
-        with pytest.raises(JobStateError, match="group"):
+        with pytest.raises(JobStateError, match="Group"):
             await store.act("a1", Change(mode=BLOCK), "ann")
         assert (await store.find("a1")).job.mode is IMMEDIATE
         assert await store.history_of("a1") == []
@@ -189,7 +189,8 @@ class JobActionSuite:
         store = await bench.store()
         await bench.create(store, *(f"{group}1" for group in "abcde"), mode=BLOCK, code="broken")
         await bench.create(store, *(f"{group}2" for group in "abcde"), mode=BLOCK)
-        await bench.fail(store, await store.queue.receive(5, 0), PARKED)
+        for _ in range(5):
+            await bench.fail(store, await take(store, 1), PARKED)
         assert await take(store) == []
         which, done, cursor, parts = Filter(status=Status.ERROR, code="broken"), 0, None, 0
         while parts == 0 or cursor is not None:

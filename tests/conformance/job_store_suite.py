@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from flowcatalyst.core.message import Settled
+from flowcatalyst.core.message import DispatchMode, Settled
 from flowcatalyst.dispatch.job import Kind, Status
 from flowcatalyst.dispatch.store.contract import Filter, JobStore, UnknownJobError
 from tests.conformance.job_action_suite import JobActionSuite
@@ -125,7 +125,9 @@ class JobStoreSuite(JobActionSuite):
     # Modes and sequence
 
     @pytest.mark.parametrize("mode", [BLOCK, NEXT])
-    async def test_jobs_of_a_group_come_in_order_one_process_at_a_time(self, bench: JobBench, mode: str) -> None:
+    async def test_jobs_of_a_group_come_in_order_one_process_at_a_time(
+        self, bench: JobBench, mode: DispatchMode
+    ) -> None:
         store, other = await bench.store(), await bench.store()
         await bench.create(store, "a1", "a2", "a3", mode=mode)
         first = await take(store, 2)

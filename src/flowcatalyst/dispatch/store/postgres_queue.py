@@ -19,7 +19,7 @@ _LOOK = "SELECT pools, turns, due_in_s FROM look_for_jobs($1, $2, $3, $4)"
 _TAKE = """
     SELECT lane, seq, epoch, receives, failures, grp, attempts, id, target, pool, message_group, mode, content_type,
       headers, timeout_s, max_retries, delays, payload
-    FROM take_jobs($1, $2, $3, $4, $5, $6)"""
+    FROM take_jobs($1, $2, $3, $4, $5, $6, $7)"""
 _ACK = "SELECT stale, busy FROM ack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 _NACK = "SELECT held, busy FROM nack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
 
@@ -64,7 +64,7 @@ class PostgresJobQueue(PostgresQueue):
         self, connection: Connection, number: int, owner: int, claim: int, wanted: dict[str, int]
     ) -> Sequence[Taken]:
         pools, limits = list(wanted), list(wanted.values())
-        rows = await connection.fetch(_TAKE, number, owner, claim, pools, limits, LANE_SHARE)
+        rows = await connection.fetch(_TAKE, number, owner, claim, pools, limits, LANE_SHARE, self._clock.wall())
         return [LeasedJob(*row) for row in rows]
 
     def _deliveries(self, taken: Sequence[Any], session: Session) -> list[Delivery]:

@@ -1,4 +1,4 @@
-"""Jobs as PostgreSQL keeps them: what goes into rows and what comes out of them, and the statements about single jobs."""
+"""Jobs as PostgreSQL keeps them: what goes into rows, what comes out of them, and statements about single jobs."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -184,7 +184,10 @@ async def attempts_of(connection: Connection, job_id: str) -> list[AttemptMade]:
         "WHERE job = $1 ORDER BY attempt",
         await number_of(connection, job_id),
     )
-    return [AttemptMade(*row[:6], restored(row[6]), restored(row[7])) for row in rows]
+    return [
+        AttemptMade(attempt, began_at, duration_s, status, error, counts, restored(detail), restored(excerpt))
+        for attempt, began_at, duration_s, status, error, counts, detail, excerpt in rows
+    ]
 
 
 async def history_of(connection: Connection, job_id: str) -> list[ActionTaken]:

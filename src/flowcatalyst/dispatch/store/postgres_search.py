@@ -165,7 +165,7 @@ def _add_conditions(query: _Query, which: Filter) -> None:
             mark(name, value),
         )
     if which.parked is not None:
-        is_parked = f"(s.status = 'ERROR' AND s.next_attempt_at IS NULL AND NOT {IS_LEASED})"
+        is_parked = "(s.status = 'ERROR' AND s.next_attempt_at IS NULL)"
         query.conditions.append(is_parked if which.parked else f"NOT {is_parked}")
 
 

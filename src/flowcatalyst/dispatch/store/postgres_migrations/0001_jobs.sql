@@ -72,6 +72,7 @@ CREATE TABLE job_marks (
   number bigint NOT NULL,
   PRIMARY KEY (hash, number)
 );
+CREATE INDEX marks_of_job ON job_marks (number);
 
 CREATE TABLE job_attempts (
   job bigint NOT NULL,

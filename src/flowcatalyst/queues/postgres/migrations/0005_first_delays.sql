@@ -3,9 +3,11 @@
 
 ALTER TABLE queues ADD COLUMN by_first boolean NOT NULL DEFAULT false;  -- a lane is locked by its first message's delay, not by any
 
--- Since when a lane waits for its first message, which failed. It stays so while that is tried again.
-ALTER TABLE lanes ADD COLUMN blocked_at timestamptz;
-CREATE INDEX blocked_lanes ON lanes (queue, blocked_at, id) WHERE blocked_at IS NOT NULL AND name IS NOT NULL;
+ALTER TABLE messages ADD COLUMN failed_at timestamptz;  -- since when it fails, or is delayed without an end
+ALTER TABLE lanes ADD COLUMN blocked_at timestamptz;    -- the same of its first message
+CREATE INDEX blocked_lanes ON lanes (queue, blocked_at, name) WHERE blocked_at IS NOT NULL AND name IS NOT NULL;
+-- Those of messages that left their group when they failed.
+CREATE INDEX lanes_aside ON lanes (queue, grp) WHERE name IS NULL AND grp IS NOT NULL;
 
 -- Groups of which nothing more is handed out.
 CREATE TABLE holds (
@@ -25,11 +27,18 @@ DECLARE
   moment timestamptz := clock_timestamp();
   changed record;
 BEGIN
-  DELETE FROM lanes AS l WHERE l.id = ANY (ids) AND l.leased = 0
-    AND NOT EXISTS (SELECT 1 FROM messages AS m WHERE m.lane = l.id AND m.seq >= l.head);
+  FOR changed IN
+    WITH gone AS (
+      DELETE FROM lanes AS l WHERE l.id = ANY (ids) AND l.leased = 0
+        AND NOT EXISTS (SELECT 1 FROM messages AS m WHERE m.lane = l.id AND m.seq >= l.head)
+      RETURNING l.queue, l.delayed)
+    SELECT g.queue, sum(g.delayed) AS delayed FROM gone AS g WHERE g.delayed <> 0 GROUP BY g.queue
+  LOOP
+    PERFORM count_up(changed.queue, 0, -changed.delayed::bigint);
+  END LOOP;
   FOR changed IN
     WITH free AS (
-      SELECT l.id, l.owner, l.due, l.turn, l.delayed, l.blocked_at, first.seq, first.pool, first.failures,
+      SELECT l.id, l.owner, l.due, l.turn, l.delayed, first.seq, first.pool, first.failed_at,
         CASE
           WHEN EXISTS (SELECT 1 FROM holds AS h WHERE h.queue = l.queue AND h.grp = l.grp) THEN 'infinity'
           WHEN q.by_first THEN CASE WHEN first.visible_at > moment THEN first.visible_at END
@@ -39,7 +48,7 @@ BEGIN
       FROM unnest(ids) WITH ORDINALITY AS asked (id, place) JOIN lanes AS l ON l.id = asked.id
         CROSS JOIN LATERAL (SELECT k.by_first FROM queues AS k WHERE k.id = l.queue OFFSET 0) AS q
         CROSS JOIN LATERAL (
-          SELECT m.seq, m.pool, m.visible_at, m.failures FROM messages AS m
+          SELECT m.seq, m.pool, m.visible_at, m.failed_at FROM messages AS m
           WHERE m.lane = l.id AND m.seq >= l.head ORDER BY m.seq LIMIT 1) AS first
       WHERE l.leased = 0
       ORDER BY asked.place),
@@ -49,8 +58,7 @@ BEGIN
       FROM free),
     settled AS (
       UPDATE lanes AS l SET owner = NULL, claim = NULL, turn = t.new_turn, head = t.seq, pool = t.pool, due = t.until,
-        delayed = t.new_delayed,
-        blocked_at = CASE WHEN t.until IS NOT NULL AND t.failures > 0 THEN coalesce(t.blocked_at, moment) END
+        delayed = t.new_delayed, blocked_at = t.failed_at
       FROM turned AS t WHERE l.id = t.id
       RETURNING l.queue, t.new_delayed - t.delayed AS more_delayed)
     SELECT s.queue, sum(s.more_delayed) AS more_delayed FROM settled AS s GROUP BY s.queue
@@ -79,20 +87,21 @@ BEGIN
   FOR touched IN
     WITH found AS MATERIALIZED (  -- each by its key: joined otherwise, all messages of a lane would be read
       SELECT m.place, a.lane, a.seq, l.leased > 0 AND a.seq <= l.leased_to AND m.given_back <> l.epoch AS was_leased,
-        l.delayed > 0 AND m.given_back = l.epoch AND m.visible_at IS NOT NULL AS was_delayed
+        l.delayed > 0 AND m.given_back = l.epoch AND m.visible_at IS NOT NULL AS was_delayed, m.failed_at
       FROM (SELECT DISTINCT r.lane, r.seq, r.epoch FROM unnest(lane_ids, seqs, epochs) AS r (lane, seq, epoch)) AS a
         JOIN lanes AS l ON l.id = a.lane AND l.epoch = a.epoch
         CROSS JOIN LATERAL (
-          SELECT k.ctid AS place, k.given_back, k.visible_at FROM messages AS k
+          SELECT k.ctid AS place, k.given_back, k.visible_at, k.failed_at FROM messages AS k
           WHERE k.lane = a.lane AND k.seq = a.seq OFFSET 0) AS m
       WHERE a.lane <> ALL (busy_lanes)),
     gone AS (DELETE FROM messages AS m WHERE m.ctid = ANY (ARRAY(SELECT f.place FROM found AS f))),
     by_lane AS (
       SELECT f.lane, count(*) AS messages, count(*) FILTER (WHERE f.was_leased) AS leased,
-        count(*) FILTER (WHERE f.was_delayed) AS delayed
+        count(*) FILTER (WHERE f.was_delayed) AS delayed, bool_or(f.failed_at IS NOT NULL) AS unblocks
       FROM found AS f GROUP BY f.lane),
     changed AS (
-      UPDATE lanes AS l SET messages = l.messages - b.messages, leased = l.leased - b.leased, delayed = l.delayed - b.delayed
+      UPDATE lanes AS l SET messages = l.messages - b.messages, leased = l.leased - b.leased, delayed = l.delayed - b.delayed,
+        blocked_at = CASE WHEN NOT b.unblocks THEN l.blocked_at END
       FROM by_lane AS b WHERE l.id = b.lane
       RETURNING l.id, l.queue, l.leased, b.messages, b.delayed)
     SELECT c.queue, sum(c.messages) AS messages, sum(c.delayed) AS delayed,
@@ -147,7 +156,9 @@ BEGIN
         WHERE k.lane = a.lane AND k.seq = a.seq AND k.given_back <> l.epoch OFFSET 0) AS m
     WHERE a.lane <> ALL (busy_lanes)),
   back AS (
-    UPDATE messages AS m SET visible_at = shown_at, given_back = f.epoch, receives = m.receives + 1, failures = f.failures
+    UPDATE messages AS m SET visible_at = shown_at, given_back = f.epoch, receives = m.receives + 1, failures = f.failures,
+      failed_at = CASE WHEN f.failures > m.failures OR delay_s = 'infinity' THEN coalesce(m.failed_at, clock_timestamp())
+        ELSE m.failed_at END
     FROM found AS f WHERE m.ctid = f.ctid
     RETURNING f.lane, f.place, f.was_leased),
   by_lane AS (
@@ -177,6 +188,9 @@ BEGIN
       FROM (SELECT v.lane, count(*) AS messages FROM leaving AS v GROUP BY v.lane) AS b WHERE l.id = b.lane)
     INSERT INTO lanes (id, queue, grp, pool, turn, messages, head, leased_to, due, delayed)
     SELECT v.own_lane, v.queue, v.grp, v.pool, v.own_lane, 1, v.seq, v.seq, shown_at, is_delayed FROM leaving AS v;
+    IF shown_at IS NULL AND EXISTS (SELECT 1 FROM holds AS h WHERE h.queue = q) THEN
+      PERFORM settle_lanes(own_lanes);
+    END IF;
   END IF;
   IF free_lanes IS NOT NULL THEN
     PERFORM settle_lanes(free_lanes);

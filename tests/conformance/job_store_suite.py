@@ -12,13 +12,16 @@ from flowcatalyst.dispatch.job import Kind, Status
 from flowcatalyst.dispatch.store.contract import Filter, JobStore, UnknownJobError
 from tests.conformance.job_action_suite import JobActionSuite
 from tests.conformance.job_bench import BLOCK, NEXT, PARKED, JobBench, names, take
+from tests.conformance.job_group_suite import JobGroupSuite
+from tests.conformance.job_house_suite import JobHouseSuite
+from tests.conformance.job_listing_suite import JobListingSuite
 from tests.support.demands import SetDemand
 
 OK, GONE = Settled.OK, Settled.GONE
 EVERY = Filter()
 
 
-class JobStoreSuite(JobActionSuite):
+class JobStoreSuite(JobActionSuite, JobGroupSuite, JobHouseSuite, JobListingSuite):
     # Create and find
 
     async def test_a_job_is_found_as_it_was_made(self, bench: JobBench) -> None:

@@ -135,7 +135,8 @@ async def finish(store: SqliteJobStore, size: int) -> None:
             "timeout_s, max_retries, delays, metadata, created_at, status, entered, attempts, finished_at) "
             "WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < ?) "
             "SELECT n + (SELECT last_number FROM store), 'f' || n, 'TASK', 'old', 'http://a/', 't', '[]', "
-            "'g' || n % 9, 99, 'BLOCK_ON_ERROR', 'DEFAULT-POOL', 30, 3, '[1]', '{}', n, 'COMPLETED', 1, 1, 5e5 + n FROM n",
+            "'g' || n % 9, 99, 'BLOCK_ON_ERROR', 'DEFAULT-POOL', 30, 3, '[1]', '{}', n, 'COMPLETED', 1, 1, 5e5 + n "
+            "FROM n",
             (size,),
         )
         connection.execute(

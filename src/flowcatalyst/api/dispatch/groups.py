@@ -20,9 +20,9 @@ from flowcatalyst.dispatch.store.contract import Cancel, Retry
 
 MAX_LISTED: Final = 1000
 MAX_CURSOR_CHARS: Final = 4096
-# It comes percent-encoded as one segment (`group_paths`), in which each character may take twelve.
+# It comes percent-encoded as one segment (`group_paths`), so its length is checked when it is decoded.
 GroupName = Annotated[
-    str, PathParameter(max_length=MAX_NAME_CHARS * 12, description="Name of the group; whatever it holds, as a path")
+    str, PathParameter(schema_extra={"max_length": MAX_NAME_CHARS}, description="Name of the group, percent-encoded")
 ]
 
 

@@ -15,7 +15,9 @@ MAX_PAIRS: Final = 10  # of metadata
 Text = Annotated[str, msgspec.Meta(max_length=MAX_NAME_CHARS)]
 
 
-class JobFilter(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+class JobFilter(
+    msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True, omit_defaults=True, frozen=True
+):
     """Which jobs; what is left out means any. All that is there has to hold.
 
     `targetUrl` is the beginning of a target, without a query. `parked`: in ERROR and waiting for a person.

@@ -53,12 +53,12 @@ async def list_jobs(
         datetime | None, QueryParameter(name="createdBefore", description="Only those made before then")
     ] = None,
     metadata: Annotated[
-        list[str],
+        list[str] | None,
         QueryParameter(
             max_items=MAX_PAIRS,
             description="`KEY:VALUE`, as `tenant:acme`: only those with this in their metadata; may be repeated",
         ),
-    ] = [],  # noqa: B006 - nobody changes it
+    ] = None,
     parked: Annotated[
         bool | None, QueryParameter(description="Only those that wait for a person, or only the others")
     ] = None,
@@ -76,7 +76,7 @@ async def list_jobs(
         target_url=target,
         created_from=created_from,
         created_before=created_before,
-        metadata=pairs_of(metadata),
+        metadata=pairs_of(metadata or []),
         parked=parked,
     )
     items, next_page = await _page(app, filter_of(asked), limit, cursor)

@@ -137,7 +137,8 @@ async def test_an_endpoint_that_moved_is_changed_for_all_and_then_tried_again(jo
 
 async def test_to_act_on_everything_has_to_be_said(jobs: Dispatching) -> None:
     await jobs.blocked("1", "2")
-    for body in ({}, {"filter": {}}, {"filter": {}, "all": False}):
+    bodies: list[dict[str, Any]] = [{}, {"filter": {}}, {"filter": {}, "all": False}]
+    for body in bodies:
         (await jobs.bulk("cancel", **body)).assert_problem(400, '{"all": true}')
     assert (await jobs.bulk("cancel", all=True)).json == {"done": 2, "refused": 0}
 
@@ -151,6 +152,7 @@ async def test_to_act_on_everything_has_to_be_said(jobs: Dispatching) -> None:
         ("cancel", {"filter": {"code": "\0"}}, "code has a NUL character"),
         ("cancel", {"filter": {"metadata": {"a": {"b": 1}}}}, "metadata"),
         ("cancel", {"filter": {"metadata": {f"k{number}": "v" for number in range(11)}}}, "metadata has 11 pairs"),
+        ("cancel", {"filter": {"metadata": {"k": "v" * 9000}}}, "metadata has more than"),
         ("cancel", {"filter": {"code": "x" * 300}}, "code"),
         ("cancel", {"filter": {"targetUrl": "http://x/?key=a"}}, "before the query"),
         ("cancel", {"filter": "all"}, "filter"),
@@ -180,6 +182,6 @@ async def test_a_bulk_action_on_many_is_done_in_parts_while_jobs_are_delivered(j
     await jobs.until("near", "COMPLETED")
 
     async def none_left() -> bool:
-        return (await jobs.client.get(f"{JOBS}?messageGroup=far&status=PENDING")).json["items"] == []
+        return bool((await jobs.client.get(f"{JOBS}?messageGroup=far&status=PENDING")).json["items"] == [])
 
     await until(none_left)

@@ -61,13 +61,8 @@ async def test_every_filter_finds_what_it_says(jobs: Dispatching) -> None:
     assert await jobs.listed(f"targetUrl={jobs.server.url('/')}") == both
     assert await jobs.listed(f"createdFrom={before}&createdBefore={after}") == both
     assert await jobs.listed("status=COMPLETED&parked=false") == ["two"]
-    for query in (
-        f"createdFrom={after}",
-        f"createdBefore={before}",
-        "metadata=tenant:other",
-        "code=bill",
-        "kind=TASK&parked=true",
-    ):
+    nobody = ("metadata=tenant:other", "code=bill", "kind=TASK&parked=true")
+    for query in (f"createdFrom={after}", f"createdBefore={before}", *nobody):
         assert await jobs.listed(query) == [], query
 
 
@@ -122,14 +117,13 @@ async def test_secrets_are_masked_wherever_they_may_be(jobs: Dispatching) -> Non
 HOSTILE: dict[str, tuple[str, str]] = {
     "unknown status": ("status=SLEEPING", "status"),
     "unknown filter": ("statuss=ERROR", "did you mean 'status'"),
-    "huge code": (f"code={'x' * 10_000}", "code"),
+    "huge code": (f"code={'x' * 5000}", "code"),
     "NUL": ("code=%00", "code has a NUL character"),
     "NUL in group": ("messageGroup=a%00b", "messageGroup has a NUL character"),
     "NUL in metadata": ("metadata=a:%00", "metadata has a NUL character"),
     "metadata without a value": ("metadata=tenant", "metadata has to be KEY:VALUE"),
     "metadata twice": ("metadata=a:1&metadata=a:2", "twice"),
     "much metadata": ("&".join(f"metadata=k{number}:v" for number in range(11)), "metadata"),
-    "long metadata": (f"metadata=k:{'v' * 9000}", "metadata has more than"),
     "a target with its query": ("targetUrl=http://x.test/?key=", "targetUrl has to end before the query"),
     "no time": ("createdFrom=yesterday", "createdFrom"),
     "cursor": ("cursor=-1", "cursor"),
@@ -143,6 +137,10 @@ HOSTILE: dict[str, tuple[str, str]] = {
 async def test_a_hostile_filter_gets_one_clear_sentence(jobs: Dispatching, name: str) -> None:
     query, words = HOSTILE[name]
     (await jobs.client.get(f"{JOBS}?{query}")).assert_problem(400, words)
+
+
+async def test_a_filter_longer_than_a_url_may_be_is_refused_at_the_door(jobs: Dispatching) -> None:
+    (await jobs.client.get(f"{JOBS}?metadata=k:{'v' * 9000}")).assert_problem(414, "the URL is longer than")
 
 
 @pytest.mark.parametrize(

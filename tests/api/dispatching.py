@@ -1,8 +1,8 @@
 """A router that dispatches jobs, on each kind of store, with an endpoint that answers as a test says."""
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable
+from collections import deque
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,6 @@ class Endpoint:
     started: list[str] = field(default_factory=list)
     answers: dict[str, deque[bytes]] = field(default_factory=dict)
     gates: dict[str, asyncio.Event] = field(default_factory=dict)  # those it answers only when the test says so
-    _count: Counter[str] = field(default_factory=Counter)
 
     def fails(self, name: str, *statuses: int) -> None:
         """Its next attempts are answered by these; what comes after them succeeds."""
@@ -113,13 +112,3 @@ async def dispatching(folder: Path, **settings: Any) -> AsyncIterator[Dispatchin
         run_router(folder, platform=platform, **settings) as running,
     ):
         yield Dispatching(running, endpoint, server)
-
-
-Condition = Callable[[], bool]
-
-
-async def until_so(condition: Condition) -> None:
-    async def holds() -> bool:
-        return condition()
-
-    await until(holds)

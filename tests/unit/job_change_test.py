@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowcatalyst.core.message import DispatchMode
-from flowcatalyst.dispatch.change import JobChange, change_of, in_words
+from flowcatalyst.dispatch.change import JobChange, change_of
 from flowcatalyst.dispatch.job import InvalidJobError
 from flowcatalyst.dispatch.store.contract import Change
 from tests.unit.job_waiting_test import state
@@ -56,9 +55,3 @@ def test_a_content_type_alone_is_for_the_payload_that_is_there() -> None:
 
 def test_empty_headers_take_them_all_away() -> None:
     assert change_of(asked(headers={}), JOB) == Change(headers=())
-
-
-def test_the_audit_trail_names_the_parts_and_repeats_no_secret() -> None:
-    change = Change(DispatchMode.NEXT_ON_ERROR, "http://x/?key=1", b"p", "text/plain", (("Authorization", "s"),))
-    assert in_words(change) == "mode NEXT_ON_ERROR, target, payload, headers"
-    assert in_words(Change(content_type="text/plain")) == "content type"

@@ -51,13 +51,3 @@ def change_of(asked: JobChange, job: Job | None = None) -> Change:
         content_type=content_type or asked.content_type,
         headers=None if asked.headers is None else tuple(asked.headers.items()),
     )
-
-
-def in_words(change: Change) -> str:
-    """For the audit trail: which parts, and of those that hold no secrets what they are now."""
-    parts = [f"mode {change.mode}"] if change.mode is not None else []
-    for name, part in (("target", change.target), ("payload", change.payload), ("headers", change.headers)):
-        parts += [name] if part is not None else []
-    if change.payload is None and change.content_type is not None:
-        parts.append("content type")
-    return ", ".join(parts)

@@ -108,6 +108,11 @@ class Job:
         """The group that it is ordered in; None: it is ordered with nothing."""
         return None if self.mode is DispatchMode.IMMEDIATE else self.group
 
+    @property
+    def due_at(self) -> float:
+        """From when on it could be delivered, were it alone."""
+        return max(self.created_at, self.scheduled_for or 0.0)
+
 
 @dataclass(slots=True, frozen=True)
 class JobState:

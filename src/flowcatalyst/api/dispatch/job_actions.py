@@ -15,9 +15,9 @@ from flowcatalyst.api.dispatch.platform import as_shown, check_may_be_called, ch
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.control.audit import AuditAction
-from flowcatalyst.dispatch.change import JobChange, change_of, in_words
+from flowcatalyst.dispatch.change import JobChange, change_of
 from flowcatalyst.dispatch.job import InvalidJobError, Job, Status
-from flowcatalyst.dispatch.store.contract import Cancel, Change, Retry
+from flowcatalyst.dispatch.store.contract import Cancel, Change, Retry, in_words
 
 _change = msgspec.json.Decoder(JobChange)
 

@@ -18,9 +18,9 @@ from flowcatalyst.api.dispatch.platform import store_of
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.control.audit import AuditAction
-from flowcatalyst.dispatch.change import JobChange, in_words
+from flowcatalyst.dispatch.change import JobChange
 from flowcatalyst.dispatch.job import Status
-from flowcatalyst.dispatch.store.contract import Action, Cancel, Filter, Retry
+from flowcatalyst.dispatch.store.contract import Action, Cancel, Filter, Retry, in_words
 
 PART: Final = 200  # jobs of one transaction
 PAUSE_S: Final = 0.01  # after each: others write too

@@ -184,10 +184,10 @@ async def change_pool(
     }
     given: dict[str, Any] = {name: value for name, value in new.items() if value is not UNSET}
     try:
-        limits = dataclasses.replace(pool.limits, **given)
+        limits = dataclasses.replace(pool.configured, **given)
     except ValueError as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
-    detail = change_in_words(pool.limits, limits)
+    detail = change_in_words(pool.configured, limits)
     pool.change(limits)
     app.audit.record(actor_of(request), AuditAction.POOL_CHANGE, f"pool {code}", detail)
     return PoolView.of(pool, app.clock.monotonic())

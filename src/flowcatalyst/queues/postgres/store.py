@@ -19,6 +19,7 @@ from flowcatalyst.queues.postgres import lanes, owners
 from flowcatalyst.queues.postgres.migrations import LANES
 from flowcatalyst.queues.postgres.owners import RENEW_EVERY_S, OwnerWatch, Session
 from flowcatalyst.storage.postgres import Connection, Job, PostgresPool, PostgresServer, close_politely
+from flowcatalyst.storage.postgres_migrations import PostgresMigrations
 
 RENEW_LIMIT_S: Final = 2.5  # then the connection hangs: the next renewal goes over another one
 HURRY_EVERY_S: Final = 0.25  # while processes come or go
@@ -43,8 +44,10 @@ class PostgresStore:
     receives registers as an owner.
     """
 
-    def __init__(self, server: PostgresServer, clock: Clock) -> None:
-        self.pool = PostgresPool(server, [LANES])
+    def __init__(
+        self, server: PostgresServer, clock: Clock, *, migrations: Sequence[PostgresMigrations] = (LANES,)
+    ) -> None:
+        self.pool = PostgresPool(server, migrations)
         self.clock = clock
         self.queues: set[Listener] = set()
         self.id = ""  # of the database, known after the first call
@@ -69,7 +72,7 @@ class PostgresStore:
 
     async def run(self, job: Job[T], *, migrates: bool = True) -> T:
         """What `job` returns. Raises `QueueUnavailableError`."""
-        with _storage_errors_as_queue_errors():
+        with storage_errors_as_queue_errors():
             return await self.pool.run(job, migrates=migrates)
 
     async def number_of(self, queue: str) -> int:
@@ -154,7 +157,7 @@ class PostgresStore:
         """Let publishers know that somebody waits here, before a last look."""
         session = await self.owner()
         self._slept = True
-        with _storage_errors_as_queue_errors():
+        with storage_errors_as_queue_errors():
             await self._renew(session)
 
     @contextmanager
@@ -250,7 +253,7 @@ class PostgresStore:
 
 
 @contextmanager
-def _storage_errors_as_queue_errors() -> Iterator[None]:
+def storage_errors_as_queue_errors() -> Iterator[None]:
     try:
         yield
     except StorageError as error:

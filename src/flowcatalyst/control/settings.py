@@ -215,6 +215,9 @@ class PlatformSettings(Section):
     """The dispatch platform."""
 
     enabled: bool = Field(False, description="Keep and deliver dispatch jobs (jobs.db in the data folder)")
+    retention_days: float = Field(
+        30.0, ge=0, description="How long finished dispatch jobs are kept, with their attempts; 0: for ever"
+    )
 
 
 class Settings(BaseSettings):

@@ -56,6 +56,9 @@ class JobBench(ABC):
         It does not know, and goes on.
         """
 
+    async def audit(self, store: JobStore) -> None:  # noqa: B027 - a database may count nothing
+        """Compare what the database counts with what it holds, where it counts."""
+
     async def store(self) -> JobStore:
         """One more store on the same data, open."""
         store = self.make()

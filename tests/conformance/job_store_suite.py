@@ -12,20 +12,23 @@ from flowcatalyst.dispatch.job import Kind, Status
 from flowcatalyst.dispatch.store.contract import Filter, JobStore, UnknownJobError
 from tests.conformance.job_action_suite import JobActionSuite
 from tests.conformance.job_bench import BLOCK, NEXT, PARKED, JobBench, names, take
+from tests.conformance.job_group_suite import JobGroupSuite
+from tests.conformance.job_house_suite import JobHouseSuite
+from tests.conformance.job_listing_suite import JobListingSuite
 from tests.support.demands import SetDemand
 
 OK, GONE = Settled.OK, Settled.GONE
 EVERY = Filter()
 
 
-class JobStoreSuite(JobActionSuite):
+class JobStoreSuite(JobActionSuite, JobGroupSuite, JobHouseSuite, JobListingSuite):
     # Create and find
 
     async def test_a_job_is_found_as_it_was_made(self, bench: JobBench) -> None:
         store = await bench.store()
         job = bench.job(
             "größe 漢字",
-            "grp \u0000 \"odd' %",
+            "grp \"odd' %",
             BLOCK,
             kind=Kind.EVENT,
             payload=b"\x00\xff",
@@ -34,8 +37,8 @@ class JobStoreSuite(JobActionSuite):
             sequence=7,
             expires_at=bench.wall() + 1000.5,
             scheduled_for=bench.wall() - 5.25,
-            idempotency_key="key \u0000",
-            metadata={"tenant": "acme", "": "\u0000"},
+            idempotency_key="key ü",
+            metadata={"tenant": "acme", "": "ü"},
         )
         (created,) = await store.create([job])
         assert (created.state.job, created.state.status, created.repeated) == (job, Status.PENDING, False)

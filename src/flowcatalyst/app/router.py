@@ -11,6 +11,7 @@ from socket import gethostname
 from typing import Final
 
 from flowcatalyst.app.data_folder import cannot_be_created, problem_with_folder
+from flowcatalyst.app.job_store import job_store_of, shared_database, take_part
 from flowcatalyst.control.audit import Actor, AuditAction, AuditLog
 from flowcatalyst.control.config_source import sources_from
 from flowcatalyst.control.config_sync import ConfigSync
@@ -32,8 +33,6 @@ from flowcatalyst.core.warnings import WarningLog
 from flowcatalyst.dispatch.housekeeping import Housekeeping
 from flowcatalyst.dispatch.job_counts import CountedAttempts, JobCounts
 from flowcatalyst.dispatch.job_watch import JobWatch
-from flowcatalyst.dispatch.store.contract import JobStore
-from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
 from flowcatalyst.http.contract import HttpClient
 from flowcatalyst.http.egress import EgressGuard
 from flowcatalyst.http.http1.client import Http1Client
@@ -76,8 +75,8 @@ class App:
         self.audit = AuditLog(settings.data_dir / "audit.db", self.clock, self.warnings)
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
-        self.jobs: JobStore | None
-        self.jobs = SqliteJobStore(settings.data_dir / "jobs.db", self.clock) if settings.platform.enabled else None
+        self.jobs = job_store_of(settings, self.clock)
+        self._shared = shared_database(self.jobs)
         self.job_counts = JobCounts()
         self.job_watch = (
             JobWatch(self.jobs, self.job_counts, self.clock, self.warnings, settings.health.group_blocked_s)
@@ -307,12 +306,16 @@ class App:
                 {name: reader_of(config.raw) for name, config in self.config.queues.items()},
             )
             self.at_work, self.stopped_clean = True, False
+            registered = take_part(self._shared, engine, JOBS, self.supervisor, self.warnings)
         try:
             yield
         finally:
             async with self._changing:
                 self.at_work = False
             await engine.stop()
+            await registered.cancel()
+            if self._shared is not None:
+                await self._shared.leave()
             self.stopped_clean, self.unsettled = engine.stopped_clean, engine.unsettled
             self.losses += engine.losses
             for name, queue in engine.open_queues():
@@ -322,7 +325,10 @@ class App:
     def _new_engine(self) -> Engine:
         health = self.settings.health
         limits = OutageLimits(health.endpoint_down_s, health.group_blocked_s)
-        engine = Engine(self.dead_letters, self.warnings, self.clock, self.fence, limits, self.supervisor)
+        divided = self._shared is not None
+        engine = Engine(
+            self.dead_letters, self.warnings, self.clock, self.fence, limits, self.supervisor, divided=divided
+        )
         engine.watches.add("dead letters", DEAD_LETTER_PERIOD_S, self.dead_letter_outages.look)
         return engine
 

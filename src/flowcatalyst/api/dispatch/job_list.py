@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import replace
-from datetime import datetime
 from typing import Annotated, Final
 
 from litestar import get
@@ -12,6 +11,7 @@ from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.dispatch.job_filter import MAX_PAIRS, JobFilter, filter_of, pairs_of
 from flowcatalyst.api.dispatch.job_views import JobPage, JobView, WholeJob
 from flowcatalyst.api.dispatch.platform import as_shown, checked_id, in_hand, store_of
+from flowcatalyst.api.times import time_of
 from flowcatalyst.core.message import MAX_NAME_CHARS, MAX_TARGET_CHARS, DispatchMode
 from flowcatalyst.dispatch.job import FINISHED, JobState, Kind, Status
 from flowcatalyst.dispatch.store.contract import Filter
@@ -47,10 +47,16 @@ async def list_jobs(
         ),
     ] = None,
     created_from: Annotated[
-        datetime | None, QueryParameter(name="createdFrom", description="Only those made then or later")
+        str | None,
+        QueryParameter(
+            name="createdFrom", description="Only those made then or later", schema_extra={"format": "date-time"}
+        ),
     ] = None,
     created_before: Annotated[
-        datetime | None, QueryParameter(name="createdBefore", description="Only those made before then")
+        str | None,
+        QueryParameter(
+            name="createdBefore", description="Only those made before then", schema_extra={"format": "date-time"}
+        ),
     ] = None,
     metadata: Annotated[
         list[str] | None,
@@ -74,8 +80,8 @@ async def list_jobs(
         message_group=message_group,
         dispatch_pool_code=pool,
         target_url=target,
-        created_from=created_from,
-        created_before=created_before,
+        created_from=time_of("createdFrom", created_from),
+        created_before=time_of("createdBefore", created_before),
         metadata=pairs_of(metadata or []),
         parked=parked,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import isinf
 from typing import Any, NamedTuple
 
 from flowcatalyst.core.message import Delivery, DispatchMode, MessagePointer, Settled, Terms
@@ -21,7 +22,7 @@ _TAKE = """
       headers, timeout_s, max_retries, delays, due_at, payload
     FROM take_jobs($1, $2, $3, $4, $5, $6, $7)"""
 _ACK = "SELECT stale, busy FROM ack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
-_NACK = "SELECT held, busy FROM nack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+_NACK = "SELECT held, busy FROM nack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
 
 
 class LeasedJob(NamedTuple):
@@ -105,7 +106,8 @@ class PostgresJobQueue(PostgresQueue):
     async def _nacked(self, connection: Connection, nack: OwedNack, delay_s: float) -> list[Settled]:
         receipts = lanes.columns([one.receipt for one in nack.held])
         attempts = postgres_rows.attempt_columns(nack.attempts)
-        how = (nack.failures, float(delay_s), nack.unlock, self._clock.wall())
+        next_at = None if isinf(nack.delay_s) else nack.asked_at + nack.delay_s
+        how = (nack.failures, float(delay_s), nack.unlock, nack.asked_at, next_at)
         held, busy = await connection.fetchrow(_NACK, *receipts, *how, *attempts)
         return lanes.nacked(len(nack.held), held, busy)
 

@@ -19,7 +19,7 @@ from flowcatalyst.storage.postgres import Connection
 _LOOK = "SELECT pools, turns, due_in_s FROM look_for_jobs($1, $2, $3, $4)"
 _TAKE = """
     SELECT lane, seq, epoch, receives, failures, grp, attempts, id, target, pool, message_group, mode, content_type,
-      headers, timeout_s, max_retries, delays, payload
+      headers, timeout_s, max_retries, delays, due_at, payload
     FROM take_jobs($1, $2, $3, $4, $5, $6, $7)"""
 _ACK = "SELECT stale, busy FROM ack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 _NACK = "SELECT held, busy FROM nack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
@@ -45,6 +45,7 @@ class LeasedJob(NamedTuple):
     timeout_s: float
     max_retries: int
     delays: list[float]
+    due_at: float
     payload: bytes | None
 
     @property
@@ -82,6 +83,7 @@ class PostgresJobQueue(PostgresQueue):
             0.0,
             one.failures,
             terms=_terms(one.timeout_s, one.max_retries, tuple(one.delays)),
+            due_at=one.due_at,
             pointer=MessagePointer(
                 id=restored(one.id),
                 mediation_target=restored(one.target),

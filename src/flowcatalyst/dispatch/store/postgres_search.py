@@ -23,7 +23,7 @@ WALKING: Final[Mapping[str, str]] = {
     "jit": "off",
 }
 LOOKED_AT_ONCE: Final = 2000
-LOOKED_AT_FOR_A_PAGE: Final = 50_000  # then it ends early, and the next one goes on from there
+LOOKED_AT_FOR_A_PAGE: Final = 10_000  # then it ends early, and the next one goes on from there
 CLOCKS_AGREE_TO_S: Final = 60.0  # those of the processes that make jobs: numbers follow times as well as that
 NEWEST: Final = (1 << 62) - 1
 
@@ -83,7 +83,10 @@ async def match(connection: Connection, which: Filter, numbers: Sequence[int]) -
     return {row[0] for row in rows}
 
 
-_JOINED: Final = "JOIN jobs AS j ON j.number = c.number JOIN job_states AS s ON s.number = c.number"
+# Each by its key: joined otherwise, the planner may walk through all jobs to have them in order.
+_JOINED: Final = """
+    CROSS JOIN LATERAL (SELECT k.* FROM jobs AS k WHERE k.number = c.number OFFSET 0) AS j
+    CROSS JOIN LATERAL (SELECT k.* FROM job_states AS k WHERE k.number = c.number OFFSET 0) AS s"""
 
 
 def _where(query: _Query) -> str:
@@ -101,40 +104,46 @@ def _statement(query: _Query, which: Filter, low: int, before: int, most: int, l
 
 def _candidates(query: _Query, which: Filter, low: str, before: str, most: str) -> str:
     """Jobs among which all of the filter are, the newest first, by an index."""
-    part = f"number >= {low} AND number < {before} ORDER BY number DESC LIMIT {most}"
+
+    def walk(table: str, condition: str, **equal: str) -> str:
+        """Through the index that begins with these columns: no other one has that order."""
+        columns = ", ".join([*equal, "number"])
+        values = ", ".join(equal.values())
+        return f"""
+            SELECT number FROM {table} WHERE {condition} AND ({columns}) < ({values}, {before})
+            AND ({columns}) >= ({values}, {low}) ORDER BY {columns.replace(",", " DESC,")} DESC LIMIT {most}"""
+
+    unfinished = which.status in (Status.PENDING, Status.ERROR)
     if which.status is Status.QUEUED:
         return f"""
             SELECT number FROM (
-              SELECT number_at(m.seq) AS number FROM lanes AS l JOIN messages AS m ON m.lane = l.id
-              WHERE l.owner IS NOT NULL AND l.queue = (SELECT id FROM queues WHERE name = 'dispatch jobs')
-              AND m.seq BETWEEN l.head AND l.leased_to AND m.given_back <> l.epoch) AS leased
-            WHERE {part}"""
-    unfinished = which.status is not None and which.status not in FINISHED
+              SELECT number_at(m.seq) AS number
+              FROM (SELECT k.* FROM lanes AS k WHERE k.owner >= 0 OFFSET 0) AS l CROSS JOIN LATERAL (
+                SELECT k.seq FROM messages AS k
+                WHERE k.lane = l.id AND k.seq BETWEEN l.head AND l.leased_to AND k.given_back <> l.epoch OFFSET 0) AS m
+              WHERE l.queue = number_of_jobs()) AS leased
+            WHERE number >= {low} AND number < {before} ORDER BY number DESC LIMIT {most}"""
     if which.parked:
-        return f"SELECT number FROM job_states WHERE status = 'ERROR' AND next_attempt_at IS NULL AND {part}"
+        return walk("job_states", "status = 'ERROR' AND next_attempt_at IS NULL", status="'ERROR'")
     if which.metadata:
-        hashed = f"hashtextextended({query.add(mark(*which.metadata[0]))}, 0)"
-        return f"SELECT number FROM job_marks WHERE hash = {hashed} AND {part}"
+        return walk("job_marks", "true", hash=f"hashtextextended({query.add(mark(*which.metadata[0]))}, 0)")
     if which.group is not None:
         group = query.add(stored(which.group))
         if unfinished:
-            return f"SELECT number FROM job_states WHERE finished_at IS NULL AND grp = {group} AND {part}"
-        return f"SELECT number FROM jobs WHERE grp = {group} AND {part}"
-    if which.status in (Status.CANCELLED, Status.EXPIRED):
-        # As a literal: only so the planner knows that the index has them.
-        return f"SELECT number FROM job_states WHERE status = '{which.status}' AND {part}"
+            return walk("job_states", "finished_at IS NULL AND grp IS NOT NULL", grp=group)
+        return walk("jobs", "grp IS NOT NULL", grp=group)
     if unfinished:
         status = query.add(which.status)
-        modes = [which.mode] if which.mode is not None else list(DispatchMode)
         of_modes = " UNION ALL ".join(
-            f"(SELECT number FROM job_states WHERE finished_at IS NULL AND status = {status} "
-            f"AND mode = '{mode}' AND {part})"
-            for mode in modes
+            f"({walk('job_states', 'finished_at IS NULL', status=status, mode=repr(str(mode)))})"
+            for mode in ([which.mode] if which.mode is not None else list(DispatchMode))
         )
         return f"SELECT number FROM ({of_modes}) AS of_modes ORDER BY number DESC LIMIT {most}"
+    if which.status is not None:
+        return walk("job_states", "finished_at IS NOT NULL", status=query.add(which.status))
     if which.code is not None:
-        return f"SELECT number FROM jobs WHERE code = {query.add(stored(which.code))} AND {part}"
-    return f"SELECT number FROM jobs WHERE {part}"
+        return walk("jobs", "true", code=query.add(stored(which.code)))
+    return f"SELECT number FROM jobs WHERE number >= {low} AND number < {before} ORDER BY number DESC LIMIT {most}"
 
 
 def _add_conditions(query: _Query, which: Filter) -> None:

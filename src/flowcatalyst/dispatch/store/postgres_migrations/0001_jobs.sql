@@ -56,8 +56,8 @@ CREATE TABLE job_states (
 CREATE INDEX unfinished_jobs ON job_states (status, mode, number) WHERE finished_at IS NULL;
 CREATE INDEX unfinished_of_groups ON job_states (grp, number) WHERE finished_at IS NULL AND grp IS NOT NULL;
 CREATE INDEX finished_jobs ON job_states (finished_at) WHERE finished_at IS NOT NULL;
-CREATE INDEX ended_jobs ON job_states (status, number) WHERE status IN ('CANCELLED', 'EXPIRED');
-CREATE INDEX parked_jobs ON job_states (number) WHERE status = 'ERROR' AND next_attempt_at IS NULL;
+CREATE INDEX ended_jobs ON job_states (status, number) WHERE finished_at IS NOT NULL;
+CREATE INDEX parked_jobs ON job_states (status, number) WHERE status = 'ERROR' AND next_attempt_at IS NULL;
 CREATE INDEX scheduled_jobs ON job_states (scheduled_for) WHERE scheduled_for IS NOT NULL;
 CREATE INDEX expiring_jobs ON job_states (expires_at) WHERE expires_at IS NOT NULL AND finished_at IS NULL;
 

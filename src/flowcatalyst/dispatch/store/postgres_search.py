@@ -105,13 +105,11 @@ def _statement(query: _Query, which: Filter, low: int, before: int, most: int, l
 def _candidates(query: _Query, which: Filter, low: str, before: str, most: str) -> str:
     """Jobs among which all of the filter are, the newest first, by an index."""
 
-    def walk(table: str, condition: str, **equal: str) -> str:
-        """Through the index that begins with these columns: no other one has that order."""
-        columns = ", ".join([*equal, "number"])
-        values = ", ".join(equal.values())
+    def walk(table: str, condition: str, column: str, value: str) -> str:
+        """Through the index that begins with this column: no other one has that order."""
         return f"""
-            SELECT number FROM {table} WHERE {condition} AND ({columns}) < ({values}, {before})
-            AND ({columns}) >= ({values}, {low}) ORDER BY {columns.replace(",", " DESC,")} DESC LIMIT {most}"""
+            SELECT number FROM {table} WHERE {condition} AND ({column}, number) < ({value}, {before})
+            AND ({column}, number) >= ({value}, {low}) ORDER BY {column} DESC, number DESC LIMIT {most}"""
 
     unfinished = which.status in (Status.PENDING, Status.ERROR)
     if which.status is Status.QUEUED:
@@ -124,25 +122,24 @@ def _candidates(query: _Query, which: Filter, low: str, before: str, most: str) 
               WHERE l.queue = number_of_jobs()) AS leased
             WHERE number >= {low} AND number < {before} ORDER BY number DESC LIMIT {most}"""
     if which.parked:
-        return walk("job_states", "status = 'ERROR' AND next_attempt_at IS NULL", status="'ERROR'")
+        return walk("job_states", "status = 'ERROR' AND next_attempt_at IS NULL", "status", "'ERROR'")
     if which.metadata:
-        return walk("job_marks", "true", hash=f"hashtextextended({query.add(mark(*which.metadata[0]))}, 0)")
+        return walk("job_marks", "true", "hash", f"hashtextextended({query.add(mark(*which.metadata[0]))}, 0)")
     if which.group is not None:
         group = query.add(stored(which.group))
         if unfinished:
-            return walk("job_states", "finished_at IS NULL AND grp IS NOT NULL", grp=group)
-        return walk("jobs", "grp IS NOT NULL", grp=group)
+            return walk("job_states", "finished_at IS NULL AND grp IS NOT NULL", "grp", group)
+        return walk("jobs", "grp IS NOT NULL", "grp", group)
     if unfinished:
-        status = query.add(which.status)
-        of_modes = " UNION ALL ".join(
-            f"({walk('job_states', 'finished_at IS NULL', status=status, mode=repr(str(mode)))})"
-            for mode in ([which.mode] if which.mode is not None else list(DispatchMode))
-        )
+        modes = [which.mode] if which.mode is not None else list(DispatchMode)
+        keys = [query.add(f"{which.status} {mode}") for mode in modes]
+        walks = [walk("job_states", "finished_at IS NULL", "(status || ' ' || mode)", key) for key in keys]
+        of_modes = " UNION ALL ".join(f"({one})" for one in walks)
         return f"SELECT number FROM ({of_modes}) AS of_modes ORDER BY number DESC LIMIT {most}"
     if which.status is not None:
-        return walk("job_states", "finished_at IS NOT NULL", status=query.add(which.status))
+        return walk("job_states", "finished_at IS NOT NULL", "status", query.add(which.status))
     if which.code is not None:
-        return walk("jobs", "true", code=query.add(stored(which.code)))
+        return walk("jobs", "true", "code", query.add(stored(which.code)))
     return f"SELECT number FROM jobs WHERE number >= {low} AND number < {before} ORDER BY number DESC LIMIT {most}"
 
 

@@ -199,6 +199,9 @@ _FILL = """
       max_retries, delays, metadata, created_at, payload)
     SELECT n, 'old-' || n, 'TASK', 'old', 'http://local/', '', '[]', grp, 99, mode, 'A', 30, 3, '{1}', '{}', 1000, ''
     FROM rows"""
+_SOME_FAILED = """
+    UPDATE job_states SET status = 'ERROR', next_attempt_at = 9e9
+    WHERE number > (SELECT max(number) FROM job_states) - 200"""
 _FILL_FINISHED = """
     WITH rows AS MATERIALIZED (SELECT nextval('numbers') AS n FROM generate_series(1, $1::integer)),
     states_made AS (
@@ -221,6 +224,7 @@ def dearer(few: dict[str, int], many: dict[str, int]) -> dict[str, tuple[int, in
 @pytest.mark.parametrize("groups", [1, 1000, 0], ids=["one hot group", "many groups", "ordered with nothing"])
 async def test_no_step_costs_more_with_very_many_jobs_that_wait(play: Play, groups: int) -> None:
     await play.writer.execute(_FILL, play.queue, FEW, groups, "few")
+    await play.writer.execute(_SOME_FAILED)
     await play.writer.execute(_FILL_FINISHED, FEW)
     few = await play.cost()  # plans are made with few; no ANALYZE: they stay
     await play.writer.execute(_FILL, play.queue, MANY, groups, "many")

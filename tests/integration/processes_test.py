@@ -70,7 +70,7 @@ class Place:
         return Settings(
             data_dir=folder,
             port=0,
-            platform={"enabled": True, "database_url": url or self.url},  # type: ignore[arg-type]
+            platform={"enabled": True, "database_url": url or self.url},
             **({"pools": [{"code": POOL, "concurrency": LIMIT}]} | more),
         )
 

@@ -3,8 +3,9 @@
 import asyncio
 import random
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ import msgspec
 
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.errors import FlowCatalystError
-from flowcatalyst.core.message import DispatchMode, MessagePointer, encode_pointer
+from flowcatalyst.core.message import DispatchMode, MessagePointer, Nack, Result, encode_pointer
 from flowcatalyst.dispatch.job import NewJob, Status, new_job
 from flowcatalyst.dispatch.store.contract import Filter, JobStore
 from flowcatalyst.dispatch.store.postgres import PostgresJobStore
@@ -21,6 +22,8 @@ from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.queues.postgres.owners import LAPSE_S
 from flowcatalyst.sandbox.order_judge import SeededId
+from flowcatalyst.simulation.checker import RECEIVER_RULES
+from flowcatalyst.simulation.history import Event, Kind
 from flowcatalyst.storage.postgres import PostgresServer as Database
 from tests.servers.postgres import PostgresServer
 from tests.support.router_process import RouterProcess, Waits, router_process
@@ -59,6 +62,49 @@ class JobWitness(WitnessOfTwo):
             at_once = sum(exchange.ended_as is None for exchange in self._latest.values())
             self.most_at_once = max(self.most_at_once, at_once)
         return counts
+
+    async def violations(
+        self, data_dir: Path, left: Sequence[str] | None = None, rules: Sequence[str] = RECEIVER_RULES
+    ) -> list[str]:
+        """A receiver sees failures, not verdicts; where a failure lets the others pass it is as good as one."""
+        await self.until_disconnected()
+        told: list[Event] = []
+        passes = {
+            event.message
+            for event in self.history
+            if event.kind is Kind.PUBLISHED and event.value.mode is DispatchMode.NEXT_ON_ERROR
+        }
+        for event in self.history:
+            told.append(event)
+            fails = event.kind is Kind.ANSWER and event.value.result is not Result.SUCCESS
+            if event.message in passes and (fails or event.kind is Kind.UNKNOWN):
+                told.append(replace(event, kind=Kind.VERDICT, value=Nack(0.0)))
+        self.history.events[:] = told
+        return await super().violations(data_dir, left, rules)
+
+    def lost_its_broker(self, name: str, acks_take_s: float) -> None:
+        """Others may have repeated already what it had, so its answers are doubted where they were given."""
+        since = self.history.events[-1].at - acks_take_s
+        senders: dict[str, str] = {}
+        told: list[Event] = []
+        moved: dict[int, int] = {}
+        for number, event in enumerate(self.history):
+            moved[number] = len(told)
+            told.append(event)
+            if event.kind is Kind.ATTEMPT:
+                senders[event.message] = event.pool
+            elif event.kind is Kind.ANSWER and event.at > since and senders[event.message] == name:
+                told.append(replace(event, kind=Kind.UNKNOWN, value=None))
+        self.history.events[:] = told
+        for writer, exchange in self._latest.items():
+            if exchange.ended_as is not None:
+                exchange.ended_as = moved[exchange.ended_as]
+            elif self._senders[writer] == name:
+                self._end(exchange, Kind.UNKNOWN)
+
+    def forget(self, name: str) -> None:
+        """A process that is dead sends nothing."""
+        del self._routers[name]
 
     def _whose(self, writer: asyncio.StreamWriter) -> str:
         try:
@@ -138,6 +184,7 @@ class JobsScene:
     async def kill(self, name: str, router: RouterProcess) -> None:
         await router.kill()
         await self.excuse(name)
+        self.witness.forget(name)
 
     async def sleep_through_its_lapse(self, name: str, router: RouterProcess) -> None:
         await router.pause(while_it_waits=True)

@@ -172,6 +172,7 @@ async def test_what_waits_in_a_process_that_lost_its_only_slot_is_delivered_by_t
             await place.create(first.jobs, endpoint.url("/hook"), 3, dispatch_pool_code=f"P{number}", **mode)
         await until_it_is(lambda: len(place.receiver.open) == 12)
         async with place.router(**one_slot) as second:
+            await until_it_is(lambda: sum(slots(first, f"P{number}") for number in range(12)) < 12)
             place.receiver.gate.set()
             await until_it_is(lambda: place.receiver.arrived == 36)
             both = [first, second]

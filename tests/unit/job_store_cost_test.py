@@ -278,3 +278,29 @@ async def test_a_walk_that_finds_nothing_can_be_gone_on_with_to_its_end(
     acted = await store.act_on_all(Filter(pool="P"), Cancel(), "ann", 5)
     assert (acted.done, acted.cursor is not None) == (1, True)
     await bench.close()
+
+
+async def test_a_list_has_no_job_twice_although_others_come_while_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page and where it ends are of one moment."""
+    monkeypatch.setattr(walk, "SCANNED_AT_ONCE", 10)
+    bench, store = await a_store(tmp_path, FEW)
+    await store.create([bench.job(f"w{n}", pool="P" if n % 9 == 0 else "Q") for n in range(40)])
+    last = walk.Walk.last
+
+    def while_others_come(self: walk.Walk) -> str:
+        jobs = [bench.job(f"new{self.parameters['before']}-{n}") for n in range(9)]
+        connection = sqlite3.connect(tmp_path / str(FEW) / "jobs.db", isolation_level=None)
+        enter.create(connection, jobs, bench.wall(), bench.wall())
+        connection.close()
+        return last(self)
+
+    monkeypatch.setattr(walk.Walk, "last", while_others_come)
+    page = await store.page(Filter(pool="P"), 5)
+    found = [state.job.id for state in page.items]
+    while page.cursor is not None:
+        page = await store.page(Filter(pool="P"), 5, page.cursor)
+        found += [state.job.id for state in page.items]
+    assert found == ["w36", "w27", "w18", "w9", "w0"]
+    await bench.close()

@@ -19,6 +19,7 @@ from flowcatalyst.queues.factory import QueueFactory
 from flowcatalyst.queues.settings import QueueConfig
 from tests.servers import free_port
 from tests.servers.nats import nats_server
+from tests.servers.postgres import postgres_server
 from tests.servers.redis import redis_server
 from tests.support.router_process import run_cli
 
@@ -201,3 +202,35 @@ async def test_help_is_short_or_long(words: tuple[str, ...]) -> None:
     code, output, _ = await run_cli(*words)
     assert code == 0
     assert output.startswith("Usage: ")
+
+
+async def test_a_database_of_jobs_is_asked_and_its_password_never_shown(tmp_path: Path) -> None:
+    with postgres_server(tmp_path / "postgres", password=SECRET) as server:
+        env = {"FLOWCATALYST_PLATFORM__ENABLED": "true", "FLOWCATALYST_PLATFORM__DATABASE_URL": server.url}
+        code, report = await check("--data-dir", tmp_path / "data", env=env)
+        [found] = [one for one in report["others"] if one["name"] == "database of jobs"]
+        assert (code, found["ok"]) == (0, True)
+        assert "answers: PostgreSQL" in found["said"]
+        assert SECRET not in json.dumps(report)
+        wrong = env | {"FLOWCATALYST_PLATFORM__DATABASE_URL": server.url.replace(SECRET, f"not-{SECRET}")}
+        code, output, errors = await run_cli("check", "--data-dir", tmp_path / "data", env=wrong)
+        assert (code, errors) == (2, "")
+        assert "refuses our user or password" in output
+        assert SECRET not in output
+    code, report = await check("--data-dir", tmp_path / "data", env=env)
+    [found] = [one for one in report["others"] if one["name"] == "database of jobs"]
+    assert (code, found["ok"]) == (1, False)
+    assert "cannot be reached: connection refused" in found["said"]
+
+
+@pytest.mark.parametrize("command", ["check", "up"])
+async def test_a_url_of_a_database_that_nobody_understands_is_told_in_one_sentence_without_it(
+    tmp_path: Path, command: str
+) -> None:
+    url = f"mysql://user:{SECRET}@127.0.0.1/jobs"
+    env = {"FLOWCATALYST_PLATFORM__ENABLED": "true", "FLOWCATALYST_PLATFORM__DATABASE_URL": url}
+    code, output, errors = await run_cli(command, "--data-dir", tmp_path / "data", env=env)
+    assert code == 2
+    assert "platform.database_url has no known scheme; its form is postgresql://" in output + errors
+    assert SECRET not in output + errors
+    assert "Traceback" not in errors

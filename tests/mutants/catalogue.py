@@ -8,6 +8,7 @@ from tests.mutants import (
     bugs_of_groups,
     bugs_of_ownership,
     bugs_of_pools,
+    bugs_of_processes,
     bugs_of_queues,
 )
 from tests.mutants.mutant import Mutant
@@ -19,6 +20,7 @@ _ALL: Final = (
     *bugs_of_ownership.BUGS,
     *bugs_of_queues.BUGS,
     *bugs_of_delivery.BUGS,
+    *bugs_of_processes.BUGS,
 )
 
 MUTANTS: Final[tuple[Mutant, ...]] = tuple(mutant for mutant in _ALL if not mutant.missing)

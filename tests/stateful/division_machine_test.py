@@ -1,6 +1,6 @@
 """Processes that come, go, sleep, are cut off and die: together they keep to every limit, and use all of it in the end.
 
-The store is a dictionary here, with the rules of `queues/postgres/migrations/0005_division.sql`. What a process knows
+The store is a dictionary here, with the rules of `queues/postgres/migrations/0006_division.sql`. What a process knows
 of it may be old, what it says may arrive without its answer, and what it writes may come late. Time goes on in steps.
 """
 

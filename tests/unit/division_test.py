@@ -3,8 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowcatalyst.queues.division import Division, Generation, Membership, Part, next_division
+from flowcatalyst.queues import division
+from flowcatalyst.queues.division import Division, Generation, Membership, Part
 from flowcatalyst.router.division import permits_of, share, share_of, slots_of
+from flowcatalyst.router.fence import Fence
 from flowcatalyst.router.limits import PoolLimits
 
 ALONE, BOTH = Generation(1, (7,)), Generation(2, (7, 8))
@@ -78,14 +80,21 @@ def test_a_new_session_is_a_newcomer() -> None:
 
 
 def test_whoever_sees_other_owners_than_the_newest_has_makes_a_newer_generation() -> None:
-    assert next_division(Division(ALONE, ALONE), {8: 0, 7: 1}) == Division(ALONE, BOTH)
-    assert next_division(Division(ALONE, BOTH), {7: 1}) == Division(ALONE, Generation(3, (7,)))
+    assert division.next_division(Division(ALONE, ALONE), {8: 0, 7: 1}) == Division(ALONE, BOTH)
+    assert division.next_division(Division(ALONE, BOTH), {7: 1}) == Division(ALONE, Generation(3, (7,)))
 
 
 def test_a_generation_comes_in_force_when_all_of_it_keep_to_it() -> None:
-    assert next_division(Division(ALONE, BOTH), {7: 1, 8: 2}) is None
-    assert next_division(Division(ALONE, BOTH), {7: 2, 8: 2}) == Division(BOTH, BOTH)
-    assert next_division(Division(BOTH, BOTH), {7: 2, 8: 2}) is None
+    assert division.next_division(Division(ALONE, BOTH), {7: 1, 8: 2}) is None
+    assert division.next_division(Division(ALONE, BOTH), {7: 2, 8: 2}) == Division(BOTH, BOTH)
+    assert division.next_division(Division(BOTH, BOTH), {7: 2, 8: 2}) is None
+
+
+def test_a_process_starts_nothing_when_its_session_may_have_ended() -> None:
+    """Nothing has to run for that: it may wake up from a pause."""
+    fence = Fence(share_until=8.0)
+    assert fence.allows(7.9)
+    assert not fence.allows(8.0)
 
 
 def joined(division: Division, owner: int = 7, use_lasts_s: float = 0.0) -> Membership:

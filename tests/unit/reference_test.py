@@ -46,6 +46,7 @@ NOT_TOLD = re.compile(
     r"(sandbox|simulation|cli|queues\.memory|queues\.memory_lanes)\..*"
     r"|.*\.(GRAIN_S|CLOCK_GRAIN_S|TIMER_GRAIN_S|KIB|NANO)"
     r"|router\.alarm\.SHORTEST_S|http\.http1\.(connection\.NO_DEADLINE|pool\.NEVER)"  # how exact timers are; infinity
+    r"|queues\.division\.NOBODY"  # no number
     r"|queues\.nats\.(link\.NOT_FOUND|publish\.TOO_LARGE)"  # codes
     r"|control\.(dead_letters\.MAX_NUMBER|retention\.DAY_S)"  # the largest integer, a day
     r"|dispatch\.(housekeeping\.DAY_S|store\.postgres_search\.NEWEST)"

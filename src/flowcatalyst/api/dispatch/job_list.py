@@ -45,8 +45,7 @@ async def _page(app: ServedRouter, which: Filter, limit: int, cursor: int | None
     for _ in range(MAX_READS):
         page = await store.page(stored, limit - len(items), cursor)
         shown = [as_shown(app, state) for state in page.items]
-        strict = which.status in (Status.IN_PROGRESS, Status.QUEUED)
-        items += [state for state in shown if not strict or state.status is which.status]
+        items += [state for state in shown if which.status in (None, state.status)]
         cursor = page.cursor
         if cursor is None or len(items) >= limit:
             break

@@ -34,6 +34,7 @@ async def test_pool_stats_show_limits_load_and_counts(router: Running) -> None:
         "code": "POOL-LOW",
         "concurrency": 2,
         "rateLimitPerMinute": None,
+        "share": None,
         "failureScope": "group",
         "maxDeliveryAttempts": None,
         "capacity": 50,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.dispatching import JOBS, Dispatching
+from tests.api.dispatching import JOBS, Dispatching, on_sqlite
 from tests.api.running import until
 
 BLOCK, NEXT = "BLOCK_ON_ERROR", "NEXT_ON_ERROR"
@@ -54,6 +54,7 @@ async def test_a_change_of_mode_alone_does_not_try_a_parked_job_again(jobs: Disp
         ({"sequence": 1}, "sequence"),
     ],
 )
+@on_sqlite
 async def test_a_bad_change_gets_one_clear_sentence_and_changes_nothing(
     jobs: Dispatching, change: dict[str, Any], words: str
 ) -> None:
@@ -159,6 +160,7 @@ async def test_to_act_on_everything_has_to_be_said(jobs: Dispatching) -> None:
         ("change", {"filter": {"code": "x"}}, "change"),
     ],
 )
+@on_sqlite
 async def test_a_bad_bulk_action_gets_one_clear_sentence(
     jobs: Dispatching, action: str, body: dict[str, Any], words: str
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.dispatch.job import as_time
-from tests.api.dispatching import JOBS, Dispatching, dispatching
+from tests.api.dispatching import JOBS, Dispatching, dispatching, on_sqlite
 from tests.api.running import run_router, until
 from tests.support.http_servers import always, raw_server, reply
 
@@ -81,6 +81,7 @@ async def test_each_job_of_a_batch_is_judged_on_its_own(jobs: Dispatching) -> No
 
 
 @pytest.mark.parametrize("count", [0, 1001])
+@on_sqlite
 async def test_a_batch_of_a_wrong_size_is_refused(jobs: Dispatching, count: int) -> None:
     answer = await jobs.client.post(f"{JOBS}/batch", {"jobs": [jobs.body()] * count})
     answer.assert_problem(400, "1 to 1000 jobs")
@@ -115,6 +116,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
+@on_sqlite
 async def test_bad_input_gets_one_clear_sentence_and_stores_nothing(jobs: Dispatching, name: str) -> None:
     wrong, words = BAD[name]
     (await jobs.client.post(JOBS, jobs.body() | wrong)).assert_problem(400, words)
@@ -123,6 +125,7 @@ async def test_bad_input_gets_one_clear_sentence_and_stores_nothing(jobs: Dispat
     assert (await jobs.client.get(JOBS)).json == {"items": [], "next": None}
 
 
+@on_sqlite
 async def test_a_request_that_is_too_large_is_refused_before_it_is_read(jobs: Dispatching) -> None:
     answer = await jobs.client.post(JOBS, jobs.body(payload="x" * 17_000_000))
     answer.assert_problem(413, "larger than 16 MiB")

@@ -7,7 +7,7 @@ from urllib.parse import quote
 import pytest
 
 from flowcatalyst.core.clock import SystemClock
-from tests.api.dispatching import JOBS, Dispatching
+from tests.api.dispatching import JOBS, Dispatching, on_sqlite
 from tests.api.running import until
 
 BLOCK = "BLOCK_ON_ERROR"
@@ -134,11 +134,13 @@ HOSTILE: dict[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
+@on_sqlite
 async def test_a_hostile_filter_gets_one_clear_sentence(jobs: Dispatching, name: str) -> None:
     query, words = HOSTILE[name]
     (await jobs.client.get(f"{JOBS}?{query}")).assert_problem(400, words)
 
 
+@on_sqlite
 async def test_a_filter_longer_than_a_url_may_be_is_refused_at_the_door(jobs: Dispatching) -> None:
     (await jobs.client.get(f"{JOBS}?metadata=k:{'v' * 9000}")).assert_problem(414, "the URL is longer than")
 

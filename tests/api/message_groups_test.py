@@ -104,7 +104,7 @@ async def test_a_group_may_have_any_name(jobs: Dispatching, group: str) -> None:
 async def test_a_bad_name_gets_one_clear_sentence(jobs: Dispatching) -> None:
     (await jobs.client.get(f"{GROUPS}/a%00b")).assert_problem(400, "the name of the group has a NUL character")
     (await jobs.client.post(f"{GROUPS}/{'x' * 257}/hold")).assert_problem(400, "at most 256 characters")
-    (await jobs.client.post(f"{GROUPS}/g/explode")).assert_problem(404)
+    (await jobs.client.post(f"{GROUPS}/g/explode")).assert_problem(405)
 
 
 async def test_each_action_on_a_group_is_audited_with_its_name(jobs: Dispatching) -> None:

@@ -160,6 +160,15 @@ async def test_a_job_that_was_parked_is_told_of_by_pool_until_none_is(watched: W
     assert watched.told(WarningCode.JOB_PARKED_OVER) == ["jobs of pool P"]
 
 
+async def test_a_job_whose_parking_is_not_written_yet_is_told_of_when_it_is(watched: Watched) -> None:
+    watched.attempt(FAILED, Nack(inf))
+    await watched.watch.look()
+    assert watched.warnings.recent() == []
+    watched.store.parked["P"] = 1
+    await watched.watch.look()
+    assert watched.told(WarningCode.JOB_PARKED) == ["jobs of pool P"]
+
+
 async def test_what_was_parked_before_a_start_is_told_of_too(watched: Watched) -> None:
     watched.store.parked["P"] = 3
     await watched.watch.look()

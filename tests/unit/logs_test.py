@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Iterator
+from math import inf
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import structlog
 from flowcatalyst.core import logs
 from flowcatalyst.core.block_writer import BlockWriter
 from flowcatalyst.core.logs import AttemptLogger, LineSink, LogFormat, close_logs, configure_logs
-from flowcatalyst.core.message import ACK, Delivery, MessagePointer, Retry, encode_pointer
+from flowcatalyst.core.message import ACK, Delivery, MessagePointer, Nack, Retry, encode_pointer
 from flowcatalyst.http.interpret import interpret
 from tests.support.clocks import SetClock
 from tests.support.deliveries import RecordingSource
@@ -103,6 +104,13 @@ def test_level_warning_leaves_out_attempts_that_succeeded(tmp_path: Path) -> Non
     logger.attempt("POOL", delivery(), OK, ACK, 0.1)
     logger.attempt("POOL", delivery(), FAILED, Retry(1.0), 0.1)
     assert [line["verdict"] for line in lines_of(tmp_path / "log")] == ["retry"]
+
+
+def test_an_attempt_that_nobody_repeats_by_itself_says_so_instead_of_an_endless_wait(tmp_path: Path) -> None:
+    configure_logs("info", "json", tmp_path / "log")
+    AttemptLogger(SetClock()).attempt("POOL", delivery(), FAILED, Nack(inf), 0.1)
+    [line] = lines_of(tmp_path / "log")
+    assert (line["verdict"], line.get("delay_s")) == ("park", None)
 
 
 async def test_lines_written_together_keep_their_order_and_what_was_true_then(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from flowcatalyst.app.router import App, config_of
 from flowcatalyst.control import environment
 from flowcatalyst.control.metrics import StoredFigures, lines
 from flowcatalyst.control.router_config import parse
-from flowcatalyst.control.settings import Settings, describe_settings, load_settings
+from flowcatalyst.control.settings import PlatformSettings, Settings, describe_settings, load_settings
 from flowcatalyst.core.credentials import hash_key
+from flowcatalyst.dispatch.store.contract import Figures
 from tests.servers import ServerMissingError, program, skip_or_fail
 from tests.unit.packaging_test import STOP_LIMIT_S, options_of
 
@@ -158,7 +159,8 @@ def queries() -> dict[str, str]:
 @pytest.mark.parametrize("file", ["prometheus-rules.yml", "grafana-dashboard.json"])
 def test_alerts_and_dashboard_use_metrics_that_exist(tmp_path: Path, file: str) -> None:
     names: set[str] = set()
-    text = "".join(lines(App(Settings(data_dir=tmp_path)), StoredFigures()))
+    app = App(Settings(data_dir=tmp_path, platform=PlatformSettings(enabled=True)))
+    text = "".join(lines(app, StoredFigures(jobs=Figures(0, 0, 0, 0, 0, {}, None))))
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
         names |= {name + suffix for suffix in (("_bucket", "_count", "_sum") if kind == "histogram" else ("",))}
     used = set(re.findall(r"flowcatalyst_[a-z_0-9]+", (PACKAGING / file).read_text()))

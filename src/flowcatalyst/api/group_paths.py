@@ -8,19 +8,20 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 PREFIX: Final = "/api/message-groups/"
+ACTIONS: Final = ("hold", "release", "retry-head", "skip-head")
 
 
-def with_one_segment(method: str, raw_path: bytes) -> str | None:
+def with_one_segment(raw_path: bytes) -> str | None:
     """The path to route by; None if it holds no name.
 
-    A POST ends with what is to be done, so its last segment belongs to no name unless it is part of it percent-encoded.
+    A last segment that says what is to be done belongs to no name, unless it is part of it percent-encoded.
     """
     path = raw_path.partition(b"?")[0].decode("latin-1")
     if not path.startswith(PREFIX):
         return None
-    name, slash, last = path.removeprefix(PREFIX).rpartition("/") if method == "POST" else ("", "", "")
-    if not name:
-        name, slash, last = path.removeprefix(PREFIX), "", ""
+    name, _, last = path.removeprefix(PREFIX).rpartition("/")
+    if not name or last not in ACTIONS:
+        name, last = path.removeprefix(PREFIX), ""
     if not name:
         return None
-    return f"{PREFIX}{quote(unquote_to_bytes(name), safe='')}{slash}{last}"
+    return f"{PREFIX}{quote(unquote_to_bytes(name), safe='')}{last and '/'}{last}"

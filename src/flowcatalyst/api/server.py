@@ -94,7 +94,7 @@ async def api_server(
         """HEAD is GET without a body, which uvicorn leaves out. The name of a group is one segment of its path."""
         if scope.get("method") == "HEAD":
             scope = cast(Scope, {**scope, "method": "GET"})
-        if path := with_one_segment(str(scope.get("method", "")), scope.get("raw_path", b"")):
+        if path := with_one_segment(scope.get("raw_path", b"")):
             scope = cast(Scope, {**scope, "path": path})
         await api(scope, receive, send)
 

@@ -18,6 +18,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from math import inf, isinf
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
 
@@ -269,13 +270,14 @@ def _line(
         outcome.error,
         outcome.status,
         outcome.detail,
-        _VERDICT_WORDS[type(verdict)],
+        "park" if verdict == _PARK else _VERDICT_WORDS[type(verdict)],
         None if type(verdict) is Ack else _delay_of(verdict),
         int(duration_s * 1e6),
         int(waited_s * 1e6),
     )
 
 
+_PARK: Final = Nack(inf)
 _VERDICT_WORDS: Final = {Ack: "ack", Retry: "retry", Nack: "nack", Reject: "dead_letter"}
 
 
@@ -284,6 +286,6 @@ def _delay_of(verdict: Verdict) -> float | None:
         case Retry(after_s):
             return after_s
         case Nack(delay_s):
-            return delay_s
+            return None if isinf(delay_s) else delay_s
         case _:
             return None

@@ -28,7 +28,7 @@ class JobCounts:
     dropped: int = 0  # finished ones that were too old
     duration_sum_s: float = 0.0
     duration_counts: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BUCKETS_S) + 1))
-    newly_parked: set[str] = field(default_factory=set)  # pools with jobs that were; whoever tells of them empties it
+    newly_parked: set[str] = field(default_factory=set)  # pools with jobs that were; who tells of one takes it out
 
     def attempt(self, delivery: Delivery, outcome: Outcome, verdict: Verdict, wall: float) -> None:
         """An attempt at a job ended."""

@@ -49,7 +49,7 @@ class JobWatch:
         self.figures = await self._store.figures()
         leads = await self._store.lead()
         await self._look_at_groups(leads)
-        await self._look_at_parked(leads, self.figures)
+        await self._look_at_parked(leads)
 
     async def _look_at_groups(self, leads: bool) -> None:
         page = await self._store.groups(blocked=True, limit=LOOKED_AT)
@@ -73,22 +73,27 @@ class JobWatch:
         log.warning("job_group_blocked", action="job_group_blocked", group=group.group, text=text)
         self._warnings.add(WarningCode.JOB_GROUP_BLOCKED, Severity.ERROR, text, _source(group.group))
 
-    async def _look_at_parked(self, leads: bool, figures: Figures) -> None:
+    async def _look_at_parked(self, leads: bool) -> None:
         if leads and not self._knows_parked:
             found = await self._store.page(Filter(parked=True), LOOKED_AT)
             self._counts.newly_parked |= {state.job.pool for state in found.items}
             self._knows_parked = True
-        new, self._counts.newly_parked = self._counts.newly_parked, set()
-        for pool in new:
+        new = self._counts.newly_parked
+        for pool in sorted(new):
             known = pool in self._told_pools or len(self._told_pools) < MAX_PARKED_POOLS
-            self._told_pools.add(name := pool if known else OTHER_POOLS)
-            self._warnings.add(WarningCode.JOB_PARKED, Severity.ERROR, _parked(name), _source_of_pool(name))
+            name = pool if known else OTHER_POOLS
+            if await self._any_parked(name):  # else its verdict is not written yet: the next look tells of it
+                new.discard(pool)
+                self._told_pools.add(name)
+                self._warnings.add(WarningCode.JOB_PARKED, Severity.ERROR, _parked(name), _source_of_pool(name))
         for pool in list(self._told_pools):
-            which = Filter(parked=True) if pool == OTHER_POOLS else Filter(parked=True, pool=pool)
-            if not figures.parked or not await self._store.count(which, 1):
+            if not await self._any_parked(pool):
                 self._told_pools.discard(pool)
                 text = f"no dispatch job of {_named(pool)} waits for a person any more"
                 self._warnings.end(WarningCode.JOB_PARKED, text, _source_of_pool(pool))
+
+    async def _any_parked(self, pool: str) -> bool:
+        return await self._store.count(Filter(parked=True, pool=None if pool == OTHER_POOLS else pool), 1) > 0
 
 
 def _parked(pool: str) -> str:

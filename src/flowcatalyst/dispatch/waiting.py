@@ -52,11 +52,11 @@ def explain(
     if job.scheduled_for is not None and job.scheduled_for > now:
         sentence = f"It waits for its time, {_time(job.scheduled_for)}."
         return Waiting(WaitsFor.TIME, sentence, until=job.scheduled_for)
-    if state.status is Status.ERROR:
-        return Waiting(WaitsFor.RETRY, f"It {_failed(state)}.", until=state.next_attempt_at)
     if group is not None and group.held_since is not None and job.lane is not None:
         sentence = f"Its group is held by {group.held_by} since {_time(group.held_since)}: release it."
         return Waiting(WaitsFor.RELEASE, sentence)
+    if state.status is Status.ERROR:
+        return Waiting(WaitsFor.RETRY, f"It {_failed(state)}.", until=state.next_attempt_at)
     if place is not None and place.head is not None:
         return _behind(place, place.head)
     last = f"; the last attempt: {state.last_error[:SHOWN_CHARS]}" if state.last_error else ""

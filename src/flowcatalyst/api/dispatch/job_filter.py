@@ -5,8 +5,10 @@ from http import HTTPStatus
 from typing import Annotated, Final
 
 import msgspec
+from litestar.params import QueryParameter
 
 from flowcatalyst.api.problems import ProblemError
+from flowcatalyst.api.times import time_of
 from flowcatalyst.core.message import MAX_NAME_CHARS, MAX_TARGET_CHARS, DispatchMode
 from flowcatalyst.dispatch.job import MAX_METADATA_CHARS, InvalidJobError, Kind, Status, as_seconds, check_text
 from flowcatalyst.dispatch.store.contract import Filter
@@ -88,3 +90,63 @@ def pairs_of(given: list[str]) -> dict[str, str]:
         if pairs.setdefault(key, value) != value:
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"metadata has {key[:60]!r} twice, and no job has two values")
     return pairs
+
+
+def read_filter(
+    status: Annotated[Status | None, QueryParameter(description="Only those in this status")] = None,
+    mode: Annotated[DispatchMode | None, QueryParameter(description="Only those of this mode")] = None,
+    kind: Annotated[Kind | None, QueryParameter(description="Only those of this kind")] = None,
+    code: Annotated[
+        str | None, QueryParameter(max_length=MAX_NAME_CHARS, description="Only those of this code")
+    ] = None,
+    message_group: Annotated[
+        str | None,
+        QueryParameter(name="messageGroup", max_length=MAX_NAME_CHARS, description="Only those of this group"),
+    ] = None,
+    pool: Annotated[
+        str | None,
+        QueryParameter(name="dispatchPoolCode", max_length=MAX_NAME_CHARS, description="Only those for this pool"),
+    ] = None,
+    target: Annotated[
+        str | None,
+        QueryParameter(
+            name="targetUrl", max_length=MAX_TARGET_CHARS, description="Only those whose target begins like this"
+        ),
+    ] = None,
+    created_from: Annotated[
+        str | None,
+        QueryParameter(
+            name="createdFrom", description="Only those made then or later", schema_extra={"format": "date-time"}
+        ),
+    ] = None,
+    created_before: Annotated[
+        str | None,
+        QueryParameter(
+            name="createdBefore", description="Only those made before then", schema_extra={"format": "date-time"}
+        ),
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        QueryParameter(
+            max_items=MAX_PAIRS,
+            description="`KEY:VALUE`, as `tenant:acme`: only those with this in their metadata; may be repeated",
+        ),
+    ] = None,
+    parked: Annotated[
+        bool | None, QueryParameter(description="Only those that wait for a person, or only the others")
+    ] = None,
+) -> JobFilter:
+    """The filter in the query parameters."""
+    return JobFilter(
+        status=status,
+        mode=mode,
+        kind=kind,
+        code=code,
+        message_group=message_group,
+        dispatch_pool_code=pool,
+        target_url=target,
+        created_from=time_of("createdFrom", created_from),
+        created_before=time_of("createdBefore", created_before),
+        metadata=pairs_of(metadata or []),
+        parked=parked,
+    )

@@ -2,83 +2,37 @@
 
 import asyncio
 from dataclasses import replace
-from datetime import datetime
 from typing import Annotated, Final
 
 from litestar import get
-from litestar.params import PathParameter, QueryParameter
+from litestar.di import NamedDependency, Provide
+from litestar.params import PathParameter, QueryParameter, SkipValidation
 
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
-from flowcatalyst.api.dispatch.job_filter import MAX_PAIRS, JobFilter, filter_of, pairs_of
+from flowcatalyst.api.dispatch.job_filter import JobFilter, filter_of, read_filter
 from flowcatalyst.api.dispatch.job_views import JobPage, JobView, WholeJob
 from flowcatalyst.api.dispatch.platform import as_shown, checked_id, in_hand, store_of
-from flowcatalyst.core.message import MAX_NAME_CHARS, MAX_TARGET_CHARS, DispatchMode
-from flowcatalyst.dispatch.job import FINISHED, JobState, Kind, Status
+from flowcatalyst.core.message import MAX_NAME_CHARS
+from flowcatalyst.dispatch.job import FINISHED, JobState, Status
 from flowcatalyst.dispatch.store.contract import Filter
 from flowcatalyst.dispatch.waiting import explain
 
 MAX_LISTED: Final = 1000
 MAX_CURSOR: Final = 2**53 - 1
 MAX_READS: Final = 20  # of the store for one page: where what is in flight has to be looked for among what is leased
+_FILTERED: Final = {"asked": Provide(read_filter, sync_to_thread=False)}
+Asked = NamedDependency[SkipValidation[JobFilter]]
 JobId = Annotated[str, PathParameter(max_length=MAX_NAME_CHARS, description="Id of the job")]
 
 
-@get("/api/dispatch-jobs", tags=["Dispatch jobs"], summary="List jobs")
+@get("/api/dispatch-jobs", tags=["Dispatch jobs"], summary="List jobs", dependencies=_FILTERED)
 async def list_jobs(
     app: TheApp,
-    status: Annotated[Status | None, QueryParameter(description="Only those in this status")] = None,
-    mode: Annotated[DispatchMode | None, QueryParameter(description="Only those of this mode")] = None,
-    kind: Annotated[Kind | None, QueryParameter(description="Only those of this kind")] = None,
-    code: Annotated[
-        str | None, QueryParameter(max_length=MAX_NAME_CHARS, description="Only those of this code")
-    ] = None,
-    message_group: Annotated[
-        str | None,
-        QueryParameter(name="messageGroup", max_length=MAX_NAME_CHARS, description="Only those of this group"),
-    ] = None,
-    pool: Annotated[
-        str | None,
-        QueryParameter(name="dispatchPoolCode", max_length=MAX_NAME_CHARS, description="Only those for this pool"),
-    ] = None,
-    target: Annotated[
-        str | None,
-        QueryParameter(
-            name="targetUrl", max_length=MAX_TARGET_CHARS, description="Only those whose target begins like this"
-        ),
-    ] = None,
-    created_from: Annotated[
-        datetime | None, QueryParameter(name="createdFrom", description="Only those made then or later")
-    ] = None,
-    created_before: Annotated[
-        datetime | None, QueryParameter(name="createdBefore", description="Only those made before then")
-    ] = None,
-    metadata: Annotated[
-        list[str] | None,
-        QueryParameter(
-            max_items=MAX_PAIRS,
-            description="`KEY:VALUE`, as `tenant:acme`: only those with this in their metadata; may be repeated",
-        ),
-    ] = None,
-    parked: Annotated[
-        bool | None, QueryParameter(description="Only those that wait for a person, or only the others")
-    ] = None,
+    asked: Asked,
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="Largest number to return")] = 100,
     cursor: Annotated[int | None, QueryParameter(ge=1, le=MAX_CURSOR, description="`next` of the page before")] = None,
 ) -> JobPage:
     """Newest first. A page may have fewer than `limit` although there are more: then `next` leads on."""
-    asked = JobFilter(
-        status=status,
-        mode=mode,
-        kind=kind,
-        code=code,
-        message_group=message_group,
-        dispatch_pool_code=pool,
-        target_url=target,
-        created_from=created_from,
-        created_before=created_before,
-        metadata=pairs_of(metadata or []),
-        parked=parked,
-    )
     items, next_page = await _page(app, filter_of(asked), limit, cursor)
     return JobPage([JobView.of(state) for state in items], None if next_page is None else str(next_page))
 
@@ -91,8 +45,7 @@ async def _page(app: ServedRouter, which: Filter, limit: int, cursor: int | None
     for _ in range(MAX_READS):
         page = await store.page(stored, limit - len(items), cursor)
         shown = [as_shown(app, state) for state in page.items]
-        strict = which.status in (Status.IN_PROGRESS, Status.QUEUED)
-        items += [state for state in shown if not strict or state.status is which.status]
+        items += [state for state in shown if which.status in (None, state.status)]
         cursor = page.cursor
         if cursor is None or len(items) >= limit:
             break

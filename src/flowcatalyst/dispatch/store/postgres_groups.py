@@ -156,7 +156,7 @@ _OLDEST_READY: Final = _OLDEST.format(
     WHERE queue = $1 AND owner IS NULL AND due IS NULL AND pool = $4 ORDER BY turn LIMIT $3"""
 )
 _OLDEST_DUE: Final = _OLDEST.format(
-    lanes="SELECT id, head FROM lanes WHERE queue = $1 AND due <= now() ORDER BY due LIMIT $3"
+    lanes="SELECT id, head FROM lanes WHERE queue = $1 AND due <= server_time() ORDER BY due LIMIT $3"
 )
 _POOLS: Final = """
     WITH RECURSIVE walk (pool) AS (

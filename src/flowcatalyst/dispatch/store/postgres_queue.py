@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import isinf
 from typing import Any, NamedTuple
 
 from flowcatalyst.core.message import Delivery, DispatchMode, MessagePointer, Settled, Terms
@@ -18,10 +19,10 @@ from flowcatalyst.storage.postgres import Connection
 _LOOK = "SELECT pools, turns, due_in_s FROM look_for_jobs($1, $2, $3, $4)"
 _TAKE = """
     SELECT lane, seq, epoch, receives, failures, grp, attempts, id, target, pool, message_group, mode, content_type,
-      headers, timeout_s, max_retries, delays, payload
+      headers, timeout_s, max_retries, delays, due_at, payload
     FROM take_jobs($1, $2, $3, $4, $5, $6, $7)"""
 _ACK = "SELECT stale, busy FROM ack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
-_NACK = "SELECT held, busy FROM nack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+_NACK = "SELECT held, busy FROM nack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
 
 
 class LeasedJob(NamedTuple):
@@ -44,6 +45,7 @@ class LeasedJob(NamedTuple):
     timeout_s: float
     max_retries: int
     delays: list[float]
+    due_at: float
     payload: bytes | None
 
     @property
@@ -81,6 +83,7 @@ class PostgresJobQueue(PostgresQueue):
             0.0,
             one.failures,
             terms=_terms(one.timeout_s, one.max_retries, tuple(one.delays)),
+            due_at=one.due_at,
             pointer=MessagePointer(
                 id=restored(one.id),
                 mediation_target=restored(one.target),
@@ -103,7 +106,8 @@ class PostgresJobQueue(PostgresQueue):
     async def _nacked(self, connection: Connection, nack: OwedNack, delay_s: float) -> list[Settled]:
         receipts = lanes.columns([one.receipt for one in nack.held])
         attempts = postgres_rows.attempt_columns(nack.attempts)
-        how = (nack.failures, float(delay_s), nack.unlock, self._clock.wall())
+        next_at = None if isinf(nack.delay_s) else nack.asked_at + nack.delay_s
+        how = (nack.failures, float(delay_s), nack.unlock, nack.asked_at, next_at)
         held, busy = await connection.fetchrow(_NACK, *receipts, *how, *attempts)
         return lanes.nacked(len(nack.held), held, busy)
 

@@ -136,10 +136,19 @@ class SqliteJobStore:
 
     async def _read(self, job: Callable[..., T]) -> T:
         with storage_errors_as_queue_errors():
-            return await self._file.writer.read(partial(job, now=self._file.now()))
+            return await self._file.writer.read(partial(_as_of_one_moment, partial(job, now=self._file.now())))
 
     async def _change(self, job: Callable[..., T]) -> T:
         return await self.queue.change(partial(job, now=self._file.now(), wall=self._clock.wall()))
+
+
+def _as_of_one_moment(job: Callable[[Connection], T], connection: Connection) -> T:
+    """All statements of a read see the same jobs, also if some come or go meanwhile."""
+    connection.execute("BEGIN")
+    try:
+        return job(connection)
+    finally:
+        connection.execute("COMMIT")
 
 
 @dataclass(slots=True, frozen=True)

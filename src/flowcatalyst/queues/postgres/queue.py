@@ -62,6 +62,8 @@ class OwedNack(NamedTuple):
     held: list[Held]
     failures: list[int]
     attempts: list[Attempt | None]  # for a queue that keeps them
+    asked_at: float  # wall time
+    delay_s: float
     due_at: float  # monotonic: their delay is over
     unlock: bool
 
@@ -246,7 +248,7 @@ class PostgresQueue:
         if not leasing.cancelled() and leasing.exception() is None and (taken := leasing.result()):
             held = [Held(one.receipt, session) for one in taken]
             failures = [one.failures for one in taken]
-            self._owed.append(OwedNack(held, failures, [None] * len(held), 0.0, unlock=False))
+            self._owed.append(OwedNack(held, failures, [None] * len(held), self._clock.wall(), 0.0, 0.0, unlock=False))
             self.wake()
 
     async def _sleep(self, changes: int, seconds: float) -> None:
@@ -279,7 +281,7 @@ class PostgresQueue:
         held = [delivery.receipt for delivery in deliveries]
         due_at = self._monotonic() + delay_s if delay_s > 0 else 0.0
         failures, attempts = [one.failures for one in deliveries], [one.attempt for one in deliveries]
-        nack = OwedNack(held, failures, attempts, due_at, unlock)
+        nack = OwedNack(held, failures, attempts, self._clock.wall(), delay_s, due_at, unlock)
         try:
             results = await self._nack(nack)
         except QueueUnavailableError:

@@ -38,10 +38,10 @@ BEGIN
   SELECT number_at(m.seq), q, m.pool, number_at(m.seq), 1, m.seq
   FROM unnest(groups, pools, places) AS m (grp, pool, seq) WHERE m.grp IS NULL AND m.seq IS NOT NULL;
   WITH coming AS MATERIALIZED (
-    SELECT m.*, coalesce(l.id, number_at(m.seq)) AS lane, l.messages, l.head, l.owner, l.leased_to, l.epoch
+    SELECT m.*, coalesce(l.id, number_at(m.seq)) AS lane, l.messages, l.head, l.leased_to, l.epoch
     FROM unnest(groups, pools, places) WITH ORDINALITY AS m (grp, pool, seq, position)
       LEFT JOIN LATERAL (
-        SELECT k.id, k.messages, k.head, k.owner, k.leased_to, k.epoch FROM lanes AS k
+        SELECT k.id, k.messages, k.head, k.leased_to, k.epoch FROM lanes AS k
         WHERE k.queue = q AND k.name = m.grp OFFSET 0) AS l ON true),
   put AS (
     INSERT INTO messages (lane, seq, pool, body, given_back)
@@ -49,7 +49,7 @@ BEGIN
     FROM coming AS c WHERE c.seq IS NOT NULL)
   SELECT array_agg(CASE WHEN c.seq IS NOT NULL THEN c.lane END ORDER BY c.position),
     ARRAY(  -- what stands first there is another one now; or the group is held
-      SELECT o.lane FROM coming AS o WHERE o.grp IS NOT NULL AND o.seq IS NOT NULL AND o.owner IS NULL
+      SELECT o.lane FROM coming AS o WHERE o.grp IS NOT NULL AND o.seq IS NOT NULL
       GROUP BY o.lane HAVING holds_any OR (min(o.messages) > count(*) AND min(o.head) <= min(o.seq)))
   INTO filled, to_settle FROM coming AS c;
   IF cardinality(to_settle) > 0 THEN

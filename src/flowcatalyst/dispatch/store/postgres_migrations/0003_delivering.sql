@@ -33,8 +33,8 @@ BEGIN
   changed AS (
     UPDATE lanes AS l SET messages = l.messages - b.messages, delayed = l.delayed - b.delayed
     FROM by_lane AS b WHERE l.id = b.lane
-    RETURNING l.id, l.leased, b.messages, b.delayed)
-  SELECT array_agg(c.id) FILTER (WHERE c.leased = 0), coalesce(sum(c.messages), 0), coalesce(sum(c.delayed), 0)
+    RETURNING l.id, b.messages, b.delayed)
+  SELECT array_agg(c.id), coalesce(sum(c.messages), 0), coalesce(sum(c.delayed), 0)
   INTO to_settle, fewer, fewer_delayed FROM changed AS c;
   UPDATE job_states AS s SET status = new_status, finished_at = wall, next_attempt_at = NULL, scheduled_for = NULL, lane = NULL
   FROM unnest(numbers) AS n (number) WHERE s.number = n.number AND s.finished_at IS NULL;
@@ -95,7 +95,7 @@ CREATE FUNCTION take_jobs(
 RETURNS TABLE (
   lane bigint, seq bigint, epoch bigint, receives integer, failures integer, grp text, attempts integer, id text,
   target text, pool text, message_group text, mode text, content_type text, headers text, timeout_s double precision,
-  max_retries integer, delays double precision[], payload bytea)
+  max_retries integer, delays double precision[], due_at double precision, payload bytea)
 LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_material = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 #variable_conflict use_column
@@ -112,7 +112,7 @@ BEGIN
   FROM take(q, owner_id, claim_no, limited_pools, limits, share) AS t;
   RETURN QUERY
     SELECT t.lane, t.seq, t.epoch, t.receives, t.failures, t.grp, s.attempts, j.id, j.target, j.pool, j.grp, j.mode,
-      j.content_type, j.headers, j.timeout_s, j.max_retries, j.delays, j.payload
+      j.content_type, j.headers, j.timeout_s, j.max_retries, j.delays, greatest(j.created_at, j.scheduled_for), j.payload
     FROM unnest(lane_ids, seqs, epochs, all_receives, all_failures, groups) WITH ORDINALITY
         AS t (lane, seq, epoch, receives, failures, grp, position)
       CROSS JOIN LATERAL (SELECT k.* FROM jobs AS k WHERE k.number = number_at(t.seq) OFFSET 0) AS j
@@ -178,21 +178,20 @@ BEGIN
   END IF;
 END $$;
 
--- Not delivered: they are shown again after a delay, which may be infinite, and their attempts are written down, if there
+-- Not delivered: they are shown again after a delay, at `next_at` (NULL: it has no end), and their attempts are written down, if there
 -- were any. The positions of those that were held, and of those whose lanes somebody else keeps locked.
 CREATE FUNCTION nack_jobs(
   lane_ids bigint[], seqs bigint[], epochs bigint[], failed integer[], delay_s double precision, unlock boolean,
-  wall double precision, began double precision[], durations double precision[], statuses integer[], errors text[],
-  counting boolean[], details text[], excerpts text[], OUT held integer[], OUT busy integer[])
+  wall double precision, next_at double precision, began double precision[], durations double precision[],
+  statuses integer[], errors text[], counting boolean[], details text[], excerpts text[], OUT held integer[], OUT busy integer[])
 LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_material = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-  next_at double precision := CASE WHEN delay_s < 'infinity' THEN wall + delay_s END;
   own_lanes bigint[];
 BEGIN
   SELECT n.held, n.busy, n.own_lanes INTO held, busy, own_lanes
-  FROM nack(lane_ids, seqs, epochs, failed, delay_s, unlock) AS n;
+  FROM nack(lane_ids, seqs, epochs, failed, delay_s, unlock, to_timestamp(wall)) AS n;
   WITH given AS MATERIALIZED (
     SELECT s.ctid AS at, h.own_lane, g.*
     FROM unnest(seqs, failed, began, durations, statuses, errors, counting, details, excerpts) WITH ORDINALITY

@@ -1,6 +1,9 @@
 -- Two rules of lanes that jobs need, and what their functions tell: a queue whose lanes are locked by the delay of their
 -- first message only, and groups that an operator holds. 0002_settling.sql says what all functions keep to.
 
+-- By which delays go. One function, so that a test can set the clock.
+CREATE FUNCTION server_time() RETURNS timestamptz LANGUAGE sql AS 'SELECT clock_timestamp()';
+
 ALTER TABLE queues ADD COLUMN by_first boolean NOT NULL DEFAULT false;  -- a lane is locked by its first message's delay, not by any
 
 ALTER TABLE messages ADD COLUMN failed_at timestamptz;  -- since when it fails, or is delayed without an end
@@ -20,11 +23,12 @@ CREATE TABLE holds (
 CREATE INDEX holds_by_time ON holds (queue, held_at, grp);
 
 -- Lanes that the caller has locked and of which no message is leased become ready or delayed, in the order of the array,
--- and empty ones go. What was given back for longer still locks its lane, and so does a hold.
+-- and empty ones go. What was given back for longer still locks its lane, and so does a hold. Of lanes that are leased it
+-- is only known again what blocks them.
 CREATE OR REPLACE FUNCTION settle_lanes(ids bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  moment timestamptz := clock_timestamp();
+  moment timestamptz := server_time();
   changed record;
 BEGIN
   FOR changed IN
@@ -65,6 +69,12 @@ BEGIN
   LOOP
     PERFORM count_up(changed.queue, 0, changed.more_delayed::bigint);
   END LOOP;
+  UPDATE lanes AS l SET blocked_at = b.failed_at FROM (
+    SELECT k.id, first.failed_at FROM unnest(ids) AS i (id) JOIN lanes AS k ON k.id = i.id
+      CROSS JOIN LATERAL (
+        SELECT m.failed_at FROM messages AS m WHERE m.lane = k.id AND m.seq >= k.head ORDER BY m.seq LIMIT 1) AS first
+    WHERE k.leased > 0 AND k.name IS NOT NULL AND k.blocked_at IS DISTINCT FROM first.failed_at) AS b
+  WHERE l.id = b.id;
 END $$;
 
 -- Delete messages; the places of those that were. The positions of those that are still there, since their receipts are
@@ -77,7 +87,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = of
 SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-  freed bigint[] := '{}';
+  to_settle bigint[] := '{}';
   touched record;
   busy_lanes bigint[] := lock_lanes(lane_ids);
 BEGIN
@@ -87,34 +97,33 @@ BEGIN
   FOR touched IN
     WITH found AS MATERIALIZED (  -- each by its key: joined otherwise, all messages of a lane would be read
       SELECT m.place, a.lane, a.seq, l.leased > 0 AND a.seq <= l.leased_to AND m.given_back <> l.epoch AS was_leased,
-        l.delayed > 0 AND m.given_back = l.epoch AND m.visible_at IS NOT NULL AS was_delayed, m.failed_at
+        l.delayed > 0 AND m.given_back = l.epoch AND m.visible_at IS NOT NULL AS was_delayed
       FROM (SELECT DISTINCT r.lane, r.seq, r.epoch FROM unnest(lane_ids, seqs, epochs) AS r (lane, seq, epoch)) AS a
         JOIN lanes AS l ON l.id = a.lane AND l.epoch = a.epoch
         CROSS JOIN LATERAL (
-          SELECT k.ctid AS place, k.given_back, k.visible_at, k.failed_at FROM messages AS k
+          SELECT k.ctid AS place, k.given_back, k.visible_at FROM messages AS k
           WHERE k.lane = a.lane AND k.seq = a.seq OFFSET 0) AS m
       WHERE a.lane <> ALL (busy_lanes)),
     gone AS (DELETE FROM messages AS m WHERE m.ctid = ANY (ARRAY(SELECT f.place FROM found AS f))),
     by_lane AS (
       SELECT f.lane, count(*) AS messages, count(*) FILTER (WHERE f.was_leased) AS leased,
-        count(*) FILTER (WHERE f.was_delayed) AS delayed, bool_or(f.failed_at IS NOT NULL) AS unblocks
+        count(*) FILTER (WHERE f.was_delayed) AS delayed
       FROM found AS f GROUP BY f.lane),
     changed AS (
-      UPDATE lanes AS l SET messages = l.messages - b.messages, leased = l.leased - b.leased, delayed = l.delayed - b.delayed,
-        blocked_at = CASE WHEN NOT b.unblocks THEN l.blocked_at END
+      UPDATE lanes AS l SET messages = l.messages - b.messages, leased = l.leased - b.leased, delayed = l.delayed - b.delayed
       FROM by_lane AS b WHERE l.id = b.lane
-      RETURNING l.id, l.queue, l.leased, b.messages, b.delayed)
+      RETURNING l.id, l.name, l.queue, l.leased, b.messages, b.delayed)
     SELECT c.queue, sum(c.messages) AS messages, sum(c.delayed) AS delayed,
-      array_agg(c.id) FILTER (WHERE c.leased = 0) AS free,
+      array_agg(c.id) FILTER (WHERE c.leased = 0 OR c.name IS NOT NULL) AS to_settle,
       ARRAY(SELECT f.seq FROM found AS f) AS all_deleted
     FROM changed AS c GROUP BY c.queue
   LOOP
     PERFORM count_up(touched.queue, -touched.messages::bigint, -touched.delayed::bigint);
     deleted := touched.all_deleted;
-    freed := freed || touched.free;
+    to_settle := to_settle || touched.to_settle;
   END LOOP;
-  IF cardinality(freed) > 0 THEN
-    PERFORM settle_lanes(freed);
+  IF cardinality(to_settle) > 0 THEN
+    PERFORM settle_lanes(to_settle);
   END IF;
   IF cardinality(deleted) < cardinality(seqs) THEN
     busy := ARRAY(
@@ -126,22 +135,22 @@ BEGIN
   END IF;
 END $$;
 
--- Show messages after a delay, which may be infinite, and remember how often each has failed. The positions of those that
+-- Show messages after a delay, which may be infinite, and remember how often each has failed, and since when (`at`). The positions of those that
 -- were held, and of those whose lanes somebody else keeps locked.
 -- With `unlock` each gets a lane of its own and holds up nobody but itself: these lanes, in the order of `held`.
 DROP FUNCTION nack(bigint[], bigint[], bigint[], integer[], double precision, boolean);
 CREATE FUNCTION nack(
   lane_ids bigint[], seqs bigint[], epochs bigint[], failed integer[], delay_s double precision, unlock boolean,
-  OUT held integer[], OUT busy integer[], OUT own_lanes bigint[])
+  at timestamptz DEFAULT server_time(), OUT held integer[], OUT busy integer[], OUT own_lanes bigint[])
 LANGUAGE plpgsql
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET enable_material = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
   shown_at timestamptz := CASE
-    WHEN delay_s = 'infinity' THEN 'infinity' WHEN delay_s > 0 THEN clock_timestamp() + make_interval(secs => delay_s) END;
+    WHEN delay_s = 'infinity' THEN 'infinity' WHEN delay_s > 0 THEN server_time() + make_interval(secs => delay_s) END;
   is_delayed integer := CASE WHEN delay_s > 0 THEN 1 ELSE 0 END;
-  free_lanes bigint[];
+  to_settle bigint[];
   busy_lanes bigint[] := lock_lanes(lane_ids);
   q integer;  -- of all of them
 BEGIN
@@ -157,7 +166,7 @@ BEGIN
     WHERE a.lane <> ALL (busy_lanes)),
   back AS (
     UPDATE messages AS m SET visible_at = shown_at, given_back = f.epoch, receives = m.receives + 1, failures = f.failures,
-      failed_at = CASE WHEN f.failures > m.failures OR delay_s = 'infinity' THEN coalesce(m.failed_at, clock_timestamp())
+      failed_at = CASE WHEN f.failures > m.failures OR delay_s = 'infinity' THEN coalesce(m.failed_at, at)
         ELSE m.failed_at END
     FROM found AS f WHERE m.ctid = f.ctid
     RETURNING f.lane, f.place, f.was_leased),
@@ -168,10 +177,10 @@ BEGIN
     UPDATE lanes AS l SET leased = l.leased - b.leased,
       delayed = l.delayed + CASE WHEN unlock THEN 0 ELSE is_delayed * b.messages END
     FROM by_lane AS b WHERE l.id = b.lane
-    RETURNING l.id, l.queue, l.leased, b.place)
+    RETURNING l.id, l.queue, b.place)
   SELECT (SELECT array_agg(b.place) FROM back AS b), (SELECT min(c.queue) FROM changed AS c),
-    (SELECT array_agg(c.id ORDER BY c.place) FROM changed AS c WHERE c.leased = 0)
-  INTO held, q, free_lanes;
+    (SELECT array_agg(c.id ORDER BY c.place) FROM changed AS c)
+  INTO held, q, to_settle;
   held := coalesce(held, '{}');
   own_lanes := '{}';
   PERFORM count_up(q, 0, is_delayed * cardinality(held));
@@ -192,8 +201,8 @@ BEGIN
       PERFORM settle_lanes(own_lanes);
     END IF;
   END IF;
-  IF free_lanes IS NOT NULL THEN
-    PERFORM settle_lanes(free_lanes);
+  IF to_settle IS NOT NULL THEN
+    PERFORM settle_lanes(to_settle);
   END IF;
 END $$;
 
@@ -205,7 +214,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = of
 SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-  moment timestamptz := clock_timestamp();
+  moment timestamptz := server_time();
   due_lanes bigint[];
   next_due timestamptz;
   last text := after;
@@ -247,7 +256,7 @@ SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = of
 SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
-  moment timestamptz := clock_timestamp();
+  moment timestamptz := server_time();
   ids bigint[] := '{}';
   held bigint[] := '{}';  -- messages in these lanes
   parts bigint[] := '{}';  -- how many to take of each

@@ -42,7 +42,6 @@ async def test_pool_stats_show_limits_load_and_counts(router: Running) -> None:
         "retryStatuses": [],
         "success": "2xx",
         "ackBeforeNext": False,
-        "share": None,
         "queued": 0,
         "parked": 0,
         "inFlight": 0,

@@ -40,8 +40,8 @@ class ProcessShare:
 
     @property
     def processes(self) -> int:
-        """How many divide the limits; 0: we do not know."""
-        return len(self._slots.division.newest.members)
+        """How many divide the limits, with us; 0: we take no part now."""
+        return 0 if self._slots.future is None else self._slots.future.of
 
     def divide(self, code: str, limits: PoolLimits) -> PoolLimits:
         """What we may use now of the limits of a pool."""
@@ -89,7 +89,7 @@ class ProcessShare:
 
     def lost(self) -> None:
         """We may use nothing. What waits here is for others, and what is in flight is cut off."""
-        if not self.processes:
+        if self._slots.owner == NOBODY:
             return
         self._fence.share_until = 0.0
         self._slots.reset()

@@ -34,9 +34,16 @@ def _migrations(wall: Callable[[], float], check: Callable[[sqlite3.Connection],
 class SqliteJobStore:
     """A job store in one file, which any number of processes of a machine may share."""
 
-    def __init__(self, path: Path, clock: Clock, *, poll_interval_s: float = 0.1) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        poll_interval_s: float = 0.1,
+        make_file: Callable[..., EmbeddedStore] = EmbeddedStore,
+    ) -> None:
         self._clock = clock
-        self._file = EmbeddedStore(path, clock, delays=Delays.FIRST, migrations=_migrations)
+        self._file = make_file(path, clock, delays=Delays.FIRST, migrations=_migrations)
         self.queue = SqliteJobQueue(self._file, poll_interval_s=poll_interval_s)
 
     async def open(self) -> None:

@@ -1,0 +1,246 @@
+"""Play one history of jobs from its seed and judge it."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from flowcatalyst.core.errors import FlowCatalystError
+from flowcatalyst.core.message import DispatchMode
+from flowcatalyst.dispatch.store.contract import Change, JobStateError, UnknownJobError
+from flowcatalyst.router.policy import Delays
+from flowcatalyst.simulation.endpoint import SimulatedHttp
+from flowcatalyst.simulation.jobs.checker import check
+from flowcatalyst.simulation.jobs.history import Counts, Event, Final, Kind
+from flowcatalyst.simulation.jobs.world import JobsWorld, NoAnswerError, Process
+from flowcatalyst.simulation.loop import SeededLoop, run_seeded
+from flowcatalyst.simulation.queue import Dice
+from flowcatalyst.simulation.rules.common import Violation
+from tests.sim.jobs.endpoints import Endpoints
+from tests.sim.jobs.plan import NACK_DELAY_S, Act, Order, Plan, draw_plan
+from tests.sim.play import quiet_logs
+
+DRAIN_LIMIT_S = 1800.0
+STEPS_LIMIT = 300_000
+CREATE_TRIES = 12
+UNFINISHED = "finished_at IS NULL"
+PARKED = f"{UNFINISHED} AND status = 'ERROR' AND next_attempt_at IS NULL"
+
+
+@dataclass(slots=True)
+class Played:
+    """One history and what was found in it."""
+
+    plan: Plan
+    events: list[Event]
+    violations: list[tuple[str, Violation]]
+    drawn: dict[str, int]  # what happened, by name, as far as the history does not tell
+    trace: int
+    steps: int
+    errors: list[str]  # what broke in a way nobody planned
+
+
+def play(seed: int) -> Played:
+    """The history of a seed; the same one each time."""
+    return play_plan(draw_plan(seed))
+
+
+def play_plan(plan: Plan) -> Played:
+    errors: list[str] = []
+    quiet_logs(errors)
+    world = run_seeded(plan.seed, lambda loop: _Stage(loop, plan, errors).live())
+    events = world.history.events
+    violations = check(events, nack_delay_s=NACK_DELAY_S, prompt=plan.theme == "prompt")
+    return Played(plan, events, violations, world.dice.drawn, world.loop.trace, world.loop.steps, errors)
+
+
+class _Stage:
+    """Does what the plan says, to the end of the history."""
+
+    def __init__(self, loop: SeededLoop, plan: Plan, errors: list[str]) -> None:
+        loop.steps_limit = STEPS_LIMIT
+        loop.set_exception_handler(lambda _, context: errors.append(str(context.get("exception") or context["message"])))
+        self.loop, self.plan = loop, plan
+        self.rng = random.Random(plan.seed + 1)
+        self.dice = Dice(random.Random(plan.seed + 2))
+        self.people = random.Random(plan.seed + 3)
+        self.endpoints = Endpoints(plan.endpoint_troubles, self.rng, self.dice)
+        self.world = JobsWorld(
+            loop,
+            SimulatedHttp(self.endpoints.behaviours(), 30.0),
+            self.dice,
+            plan.pools,
+            faults=plan.store_faults,
+            delays=Delays(nack_delay_s=NACK_DELAY_S, follower_s=1.0),
+            visibility_s=plan.visibility_s,
+            poll_interval_s=plan.poll_interval_s,
+        )
+        self._under_way: set[asyncio.Task[None]] = set()
+
+    async def live(self) -> JobsWorld:
+        loop, plan, world = self.loop, self.plan, self.world
+        for name in plan.processes:
+            world.start(name)
+        for at, batch in plan.batches:
+            loop.call_at(at, self._spawn, self._create, batch)
+        for act in plan.acts:
+            loop.call_at(act.at, self._spawn, self._do, act)
+        await asyncio.sleep(plan.troubles_s)
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+        self._heal()
+        await self._drain()
+        for name in list(world.processes):
+            await world.stop(name)
+        await self._look_at_the_end()
+        world.disk.close()
+        return world
+
+    def _spawn(self, work: Callable[[Any], Coroutine[Any, Any, None]], what: object) -> None:
+        task = self.loop.create_task(work(what))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+
+    # Clients
+
+    async def _create(self, batch: list[Order]) -> None:
+        """Who gave his jobs keys asks again until he is told that they are kept; others hope for the best."""
+        keyed = all(order.key is not None for order in batch)
+        for number in range(CREATE_TRIES if keyed else 1):
+            process = await self._somebody()
+            suffix = f".{number}" if number else ""
+            jobs = [order.job(order.name + suffix, self.world.clock.wall()) for order in batch]
+            try:
+                await self.world.create(process, jobs)
+                return
+            except (FlowCatalystError, NoAnswerError):
+                await asyncio.sleep(self.people.uniform(0.1, 1.0))
+
+    async def _somebody(self) -> Process:
+        while not (reachable := self.world.reachable()):
+            await asyncio.sleep(0.2)
+        return self.people.choice(reachable)
+
+    # What the plan does
+
+    async def _do(self, act: Act) -> None:
+        world = self.world
+        match act.what:
+            case "stop":
+                await world.stop(act.process)
+            case "crash":
+                world.crash_after(act.process, act.steps)
+                await asyncio.sleep(1.0)
+            case "stop and crash":
+                world.crash_after(act.process, act.steps)
+                await world.stop(act.process)
+            case "pause":
+                world.pause(act.process, act.seconds)
+            case "cut off":
+                world.cut_off(act.process, act.seconds)
+            case "step":
+                world.step_clock(act.seconds)
+            case _:
+                await self._act(act.what)
+        if act.process and act.process not in world.processes:
+            await asyncio.sleep(self.people.uniform(0.0, 4.0))
+            if act.process not in world.processes:
+                world.start(act.process)
+
+    # People
+
+    async def _act(self, what: str, job: str | None = None) -> None:
+        world, people = self.world, self.people
+        failed = [row[0] for row in world.disk.rows(f"SELECT id FROM jobs WHERE {UNFINISHED} AND status = 'ERROR'")]
+        waiting = [row[0] for row in world.disk.rows(f"SELECT id FROM jobs WHERE {UNFINISHED} AND grp IS NOT NULL")]
+        choice = failed if failed and people.random() < 0.7 and what != "change" else waiting
+        if job is None and not choice:
+            return
+        job = job or people.choice(choice)
+        process = await self._somebody()
+
+        def tell(kind: Kind, value: object = None) -> Callable[[Any], None]:
+            return lambda _: world.history.add(kind, job, process.owner, value)
+
+        try:
+            match what:
+                case "retry":
+                    wanted = Kind.RETRIED
+                    await world.ask(process, lambda store: store.retry(job, "somebody"), tell(wanted))
+                case "cancel":
+                    wanted = Kind.CANCELLED
+                    await world.ask(process, lambda store: store.cancel(job, "somebody"), tell(wanted))
+                case "change":
+                    wanted, mode = Kind.CHANGED, people.choice(tuple(DispatchMode))
+                    change = tell(wanted, Change(mode=mode))
+                    await world.ask(process, lambda store: store.change_mode(job, mode, "somebody"), change)
+        except JobStateError:
+            world.history.add(Kind.REFUSED, job, process.owner, wanted)
+        except (FlowCatalystError, NoAnswerError, UnknownJobError):
+            pass  # he does not know, and leaves it at that
+
+    # The end
+
+    def _heal(self) -> None:
+        world = self.world
+        world.faults.heal()
+        self.endpoints.heal()
+        self.loop.before_step = None
+        world.history.add(Kind.HEALED)
+        for process in world.processes.values():
+            process.file.writer.unreachable_until = 0.0
+        for name in self.plan.processes:
+            if name not in world.processes:
+                world.start(name)
+
+    async def _drain(self) -> None:
+        """Until nothing is left but what waits for a person, who lets go what holds up others."""
+        world, limit = self.world, self.loop.time() + DRAIN_LIMIT_S
+        left_alone: set[str] = set()
+        while self.loop.time() < limit:
+            parked = world.disk.rows(f"SELECT id, mode FROM jobs WHERE {PARKED}")
+            for job, mode in parked:
+                if job in left_alone:
+                    continue
+                if mode != DispatchMode.BLOCK_ON_ERROR and self.people.random() < 0.3:
+                    left_alone.add(job)
+                else:
+                    await self._act(self.people.choice(("retry", "retry", "cancel")), job)
+            [(left,)] = world.disk.rows(f"SELECT count(*) FROM jobs WHERE {UNFINISHED}")
+            if left == len(left_alone):
+                break
+            await asyncio.sleep(1.0)
+        await asyncio.sleep(3.0)
+
+    async def _look_at_the_end(self) -> None:
+        """How every job ended, as the store tells it to somebody who opens it afterwards."""
+        world = self.world
+        world.start("p9")
+        process = world.processes["p9"]
+        while not process.is_up:
+            await asyncio.sleep(0.1)
+        await process.engine.stop()
+        lanes: dict[int, list[str | None]] = {}
+        for number, name in world.disk.rows(LANES):
+            lanes.setdefault(number, []).append(name)
+        jobs = world.disk.rows("SELECT number, id FROM jobs")
+        for number, job in jobs:
+            state, attempts = await process.store.find(job), await process.store.attempts_of(job)
+            final = Final(state, tuple(attempts), tuple(lanes.get(number, ())))
+            world.history.add(Kind.FINAL, job, value=final)
+        depth = await process.store.queue.depth()
+        kept = {"waiting": depth.waiting, "leased": depth.leased, "delayed": depth.delayed}
+        [(messages, hidden)] = world.disk.rows("SELECT count(*), count(visible_at) FROM messages")
+        scanned: dict[str, Any] = {"waiting": messages - hidden, "leased": 0, "delayed": hidden}
+        scanned["jobs"] = {job for _, job in jobs}
+        world.history.add(Kind.COUNTED, value=Counts(kept, scanned))
+        await process.store.close()
+        world.crash("p9")
+
+
+LANES = """
+    SELECT m.seq & ((1 << 41) - 1), json_extract(l.name, '$')
+    FROM messages AS m CROSS JOIN lanes AS l ON l.id = m.lane"""
+
+

@@ -3,16 +3,18 @@
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from flowcatalyst.core.errors import FlowCatalystError
 from flowcatalyst.core.message import DispatchMode
-from flowcatalyst.dispatch.store.contract import Change, JobStateError, UnknownJobError
+from flowcatalyst.dispatch.store.contract import Change
 from flowcatalyst.router.policy import Delays
 from flowcatalyst.simulation.endpoint import SimulatedHttp
 from flowcatalyst.simulation.jobs.checker import check
 from flowcatalyst.simulation.jobs.history import Counts, Event, Final, Kind
+from flowcatalyst.simulation.jobs.store import Witness
 from flowcatalyst.simulation.jobs.world import JobsWorld, NoAnswerError, Process
 from flowcatalyst.simulation.loop import SeededLoop, run_seeded
 from flowcatalyst.simulation.queue import Dice
@@ -76,6 +78,7 @@ class _Stage:
             visibility_s=plan.visibility_s,
             poll_interval_s=plan.poll_interval_s,
         )
+        self.stepped_s = 0.0  # how wrong the wall clock is
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def live(self) -> JobsWorld:
@@ -86,9 +89,11 @@ class _Stage:
             loop.call_at(at, self._spawn, self._create, batch)
         for act in plan.acts:
             loop.call_at(act.at, self._spawn, self._do, act)
+        looking_after = loop.create_task(self._start_again())
         await asyncio.sleep(plan.troubles_s)
         while self._under_way:
             await asyncio.wait(self._under_way)
+        looking_after.cancel()
         self._heal()
         await self._drain()
         for name in list(world.processes):
@@ -131,7 +136,6 @@ class _Stage:
                 await world.stop(act.process)
             case "crash":
                 world.crash_after(act.process, act.steps)
-                await asyncio.sleep(1.0)
             case "stop and crash":
                 world.crash_after(act.process, act.steps)
                 await world.stop(act.process)
@@ -140,13 +144,18 @@ class _Stage:
             case "cut off":
                 world.cut_off(act.process, act.seconds)
             case "step":
+                self.stepped_s += act.seconds
                 world.step_clock(act.seconds)
             case _:
                 await self._act(act.what)
-        if act.process and act.process not in world.processes:
-            await asyncio.sleep(self.people.uniform(0.0, 4.0))
-            if act.process not in world.processes:
-                world.start(act.process)
+
+    async def _start_again(self) -> None:
+        """Somebody looks after the processes that ended."""
+        while True:
+            await asyncio.sleep(0.5)
+            for name in self.plan.processes:
+                if name not in self.world.processes and self.people.random() < 0.3:
+                    self.world.start(name)
 
     # People
 
@@ -160,25 +169,23 @@ class _Stage:
         job = job or people.choice(choice)
         process = await self._somebody()
 
-        def tell(kind: Kind, value: object = None) -> Callable[[Any], None]:
-            return lambda _: world.history.add(kind, job, process.owner, value)
+        def note(kind: Kind, value: object = None) -> Witness:
+            done, refused = (kind, value), (Kind.REFUSED, kind)
+            return Witness(
+                lambda _: world.history.add(done[0], job, process.owner, done[1]),
+                lambda: world.history.add(refused[0], job, process.owner, refused[1]),
+            )
 
-        try:
+        with suppress(FlowCatalystError, NoAnswerError):  # he is refused, or does not know, and leaves it at that
             match what:
                 case "retry":
-                    wanted = Kind.RETRIED
-                    await world.ask(process, lambda store: store.retry(job, "somebody"), tell(wanted))
+                    await world.ask(process, lambda store: store.retry(job, "somebody"), note(Kind.RETRIED))
                 case "cancel":
-                    wanted = Kind.CANCELLED
-                    await world.ask(process, lambda store: store.cancel(job, "somebody"), tell(wanted))
+                    await world.ask(process, lambda store: store.cancel(job, "somebody"), note(Kind.CANCELLED))
                 case "change":
-                    wanted, mode = Kind.CHANGED, people.choice(tuple(DispatchMode))
-                    change = tell(wanted, Change(mode=mode))
+                    mode = people.choice(tuple(DispatchMode))
+                    change = note(Kind.CHANGED, Change(mode=mode))
                     await world.ask(process, lambda store: store.change_mode(job, mode, "somebody"), change)
-        except JobStateError:
-            world.history.add(Kind.REFUSED, job, process.owner, wanted)
-        except (FlowCatalystError, NoAnswerError, UnknownJobError):
-            pass  # he does not know, and leaves it at that
 
     # The end
 
@@ -187,6 +194,8 @@ class _Stage:
         world.faults.heal()
         self.endpoints.heal()
         self.loop.before_step = None
+        if self.stepped_s:
+            world.step_clock(-self.stepped_s)
         world.history.add(Kind.HEALED)
         for process in world.processes.values():
             process.file.writer.unreachable_until = 0.0
@@ -208,7 +217,7 @@ class _Stage:
                 else:
                     await self._act(self.people.choice(("retry", "retry", "cancel")), job)
             [(left,)] = world.disk.rows(f"SELECT count(*) FROM jobs WHERE {UNFINISHED}")
-            if left == len(left_alone):
+            if left == len(left_alone) and not any(one.paused for one in world.processes.values()):
                 break
             await asyncio.sleep(1.0)
         await asyncio.sleep(3.0)

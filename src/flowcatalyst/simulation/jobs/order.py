@@ -23,7 +23,7 @@ def order_of_a_group(event: Event, story: Story) -> Iterator[str]:
         if other.job.scheduled_for is not None and other.job.scheduled_for > hold.wall:
             continue
         theirs = other.hold
-        if theirs is not None and theirs.process == event.process and not theirs.flying:
+        if theirs is not None and theirs.process == event.process not in other.flights:
             passes = other.mode is DispatchMode.NEXT_ON_ERROR and theirs.answer is not None
             if theirs.delivered or passes:
                 continue  # only the store has to hear of it

@@ -20,12 +20,12 @@ def only_what_is_held_is_started(event: Event, story: Story) -> Iterator[str]:
 
 def one_attempt_per_handing_out(event: Event, story: Story) -> Iterator[str]:
     """Each attempt is told to the store before another one begins."""
-    hold = story.jobs[event.job].hold
-    if hold is not None and hold.process == event.process:
-        if hold.flying:
-            yield "attempt while another one of it is in flight"
-        elif hold.answer is not None:
-            yield "attempt although the one before it was not told to the store"
+    known = story.jobs[event.job]
+    hold = known.hold
+    if event.process in known.flights:
+        yield "attempt while another one of it is in flight"
+    elif hold is not None and hold.process == event.process and hold.answer is not None:
+        yield "attempt although the one before it was not told to the store"
 
 
 def one_process_has_a_job(event: Event, story: Story) -> Iterator[str]:

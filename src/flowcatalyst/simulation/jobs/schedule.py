@@ -4,9 +4,7 @@ from collections.abc import Iterator
 from math import isinf
 
 from flowcatalyst.simulation.jobs.history import Event, Kind
-from flowcatalyst.simulation.jobs.story import Story
-
-GRAIN_S = 1e-6  # times are sums of floats
+from flowcatalyst.simulation.jobs.story import GRAIN_S, Story
 
 
 def waits_for_its_time(event: Event, story: Story) -> Iterator[str]:

@@ -6,7 +6,7 @@ back is drawn from the seed.
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import StorageUnavailableError
 from flowcatalyst.core.message import Delivery, Settled
+from flowcatalyst.dispatch.store.contract import JobStateError
 from flowcatalyst.dispatch.store.sqlite import SqliteJobQueue
 from flowcatalyst.queues.embedded.store import EmbeddedStore, OwnerLock
 from flowcatalyst.queues.embedded.take import Leased, Taken
@@ -27,9 +28,17 @@ from flowcatalyst.storage.migrations import Migrations
 from flowcatalyst.storage.sqlite import Request, SqliteWriter, resolve
 
 T = TypeVar("T")
-Witness = Callable[[Any], None]  # is told the result of a call once that is committed
 
-# Who wants to know that the call is committed which this task makes.
+
+@dataclass(slots=True, frozen=True)
+class Witness:
+    """Is told what became of a call at the moment when that is certain, whoever hears the answer."""
+
+    committed: Callable[[Any], None]  # with the result
+    refused: Callable[[], None] = lambda: None
+
+
+# Who wants to know of the call that this task makes.
 WITNESS: ContextVar[Witness | None] = ContextVar("witness", default=None)
 _databases = count()
 
@@ -103,6 +112,7 @@ class InlineWriter(SqliteWriter):
         self._dice = dice
         self._is_busy = False
         self._committing: list[Callable[[], None]] = []
+        self._refusing: list[Callable[[], None]] = []
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -111,7 +121,7 @@ class InlineWriter(SqliteWriter):
         self._accepts = True
 
     async def close(self) -> None:
-        while self._is_busy:  # noqa: ASYNC110 - a look on virtual time costs nothing
+        while self._accepts and self._is_busy:  # noqa: ASYNC110 - a look on virtual time costs nothing
             await asyncio.sleep(0.01)
         self.drop()
 
@@ -142,9 +152,20 @@ class InlineWriter(SqliteWriter):
         """Call it when the transaction that is under way is committed, and only then."""
         self._committing.append(tell)
 
+    def after_refusal(self, tell: Callable[[], None]) -> None:
+        """Call it when the transaction that is under way is rolled back for good."""
+        self._refusing.append(tell)
+
     def _commit(self, requests: Sequence[Request]) -> None:
         self._committing.clear()
-        super()._commit(requests)
+        self._refusing.clear()
+        try:
+            super()._commit(requests)
+        except Exception:
+            if len(requests) == 1:  # else each is tried alone
+                for tell in self._refusing:
+                    tell()
+            raise
         for tell in self._committing:
             tell()
 
@@ -267,7 +288,7 @@ class WitnessedJobQueue(SqliteJobQueue):
             for name, result in zip(names, results, strict=True):
                 self._tell(Kind.NACKED, name, Settlement(result))
 
-        WITNESS.set(tell)
+        WITNESS.set(Witness(tell))
         super()._requeue(leasing)
         WITNESS.set(None)
 
@@ -277,14 +298,18 @@ class WitnessedJobQueue(SqliteJobQueue):
             return super()._submit(job)
 
         def witnessed(connection: Connection) -> T:
-            result = job(connection)
-            self.store.writer.after_commit(partial(witness, result))
+            try:
+                result = job(connection)
+            except JobStateError:
+                self.store.writer.after_refusal(witness.refused)
+                raise
+            self.store.writer.after_commit(partial(witness.committed, result))
             return result
 
         return super()._submit(witnessed)
 
-    async def _witnessed(self, call: Any, tell: Witness) -> Any:
-        WITNESS.set(tell)
+    async def _witnessed(self, call: Awaitable[T], tell: Callable[[T], None]) -> T:
+        WITNESS.set(Witness(tell))
         try:
             return await call
         finally:

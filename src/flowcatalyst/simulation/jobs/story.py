@@ -10,6 +10,8 @@ from flowcatalyst.core.message import DispatchMode, Outcome, Result, Settled
 from flowcatalyst.dispatch.job import Job, Status
 from flowcatalyst.simulation.jobs.history import Event, Kind, Lease, Settlement
 
+GRAIN_S = 1e-6  # times are sums of floats
+
 
 @dataclass(slots=True, eq=False)
 class Hold:
@@ -20,7 +22,6 @@ class Hold:
     until: float
     index: int
     wall: float
-    flying: bool = False  # an attempt is under way
     answer: Outcome | None = None
     answered_at: float = 0.0
 
@@ -39,10 +40,12 @@ class Known:
     in_lane_since: int | None  # place in the history; None: it is ordered with nothing (any more)
     finished: Status | None = None
     hold: Hold | None = None  # by the store; the process may not know that it is over
+    lost: dict[int, Hold] = field(default_factory=dict)  # by the handing-out that ended it
     in_error: bool = False
     failures: int = 0  # that count, since a person said that it is to be tried again
     not_before: float = 0.0  # inf: it waits for a person
     settled: list[Outcome] = field(default_factory=list)  # of its attempts, in the order in which the store knows them
+    flights: set[str] = field(default_factory=set)  # processes with an attempt of it in flight
     delivered_by: set[str] = field(default_factory=set)  # processes that got a 2xx for it
 
     @property
@@ -66,7 +69,7 @@ class Story:
 
     def has_it(self, known: Known, at: float) -> bool:
         """Whether some process rightly has the job in hand."""
-        return known.hold is not None and known.hold.process not in self.gone and known.hold.until > at
+        return known.hold is not None and known.hold.process not in self.gone and known.hold.until > at + GRAIN_S
 
     def read(self, event: Event) -> None:
         self.latest_wall = max(self.latest_wall, event.wall)
@@ -79,12 +82,12 @@ class Story:
             case Kind.EXTENDED if known is not None and known.hold is not None:
                 if known.hold.process == event.process:
                     known.hold.until = max(known.hold.until, event.value)
-            case Kind.ATTEMPT if known is not None and known.hold is not None:
-                known.hold.flying |= known.hold.process == event.process
+            case Kind.ATTEMPT if known is not None:
+                known.flights.add(event.process)
             case Kind.ANSWER if known is not None:
                 self._answer(known, event)
-            case Kind.CUT_OFF if known is not None and known.hold is not None:
-                known.hold.flying &= known.hold.process != event.process
+            case Kind.CUT_OFF if known is not None:
+                known.flights.discard(event.process)
             case Kind.ACKED if known is not None:
                 self._acked(known, event.process, event.value)
             case Kind.NACKED if known is not None:
@@ -117,11 +120,20 @@ class Story:
 
     def _taken(self, known: Known, event: Event) -> None:
         lease: Lease = event.value
+        before, known.lost = known.hold or known.lost.get(lease.number), {}
         if known.in_lane_since is not None:  # whoever had others of its group has them no longer
             for other in self.in_lane_with(known):
-                if other.hold is not None and other.hold.number != lease.number:
-                    other.hold = None
-        known.hold = Hold(event.process, lease.number, lease.until, self.index, event.wall)
+                if other is not known and other.hold is not None and other.hold.number != lease.number:
+                    other.lost, other.hold = {lease.number: other.hold}, None
+        hold = known.hold = Hold(event.process, lease.number, lease.until, self.index, event.wall)
+        if before is not None and before.process == event.process and (before.answer is None or before.delivered):
+            # It still has it in hand, and only gets a new lease.
+            hold.index, hold.wall, hold.answer, hold.answered_at = (
+                before.index,
+                before.wall,
+                before.answer,
+                before.answered_at,
+            )
 
     def in_lane_with(self, known: Known) -> list[Known]:
         """The jobs of its group that are ordered with it."""
@@ -130,11 +142,12 @@ class Story:
 
     def _answer(self, known: Known, event: Event) -> None:
         outcome: Outcome = event.value
+        known.flights.discard(event.process)
         if outcome.result is Result.SUCCESS:
             known.delivered_by.add(event.process)
         hold = known.hold
         if hold is not None and hold.process == event.process:
-            hold.flying, hold.answer, hold.answered_at = False, outcome, event.at
+            hold.answer, hold.answered_at = outcome, event.at
 
     def _acked(self, known: Known, process: str, settlement: Settlement) -> None:
         if settlement.result is Settled.OK and known.finished is None:

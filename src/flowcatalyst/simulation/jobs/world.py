@@ -150,7 +150,7 @@ class JobsWorld:
         self.history.add(Kind.STOPPING, process=process.owner)
         stopping = self.loop.create_task_in_life(process.life, self._stop(process))
         await asyncio.wait([stopping, process.ended], return_when=asyncio.FIRST_COMPLETED)
-        if not stopping.done():
+        if not stopping.done() or self.processes.get(name) is not process:
             return
         stopping.result()
         held = process.engine.holdings()
@@ -249,7 +249,7 @@ class JobsWorld:
                 if not created.repeated:
                     self.history.add(Kind.CREATED, created.state.job.id, process.owner, created.state.job)
 
-        created = await self.ask(process, lambda store: store.create(jobs), tell)
+        created = await self.ask(process, lambda store: store.create(jobs), Witness(tell))
         for one in created:
             self.history.add(Kind.ANSWERED, one.state.job.id, process.owner)
         return created

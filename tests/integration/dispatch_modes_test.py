@@ -11,7 +11,7 @@ import pytest
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.message import DispatchMode, ErrorKind, Outcome, Result
 from flowcatalyst.dispatch.job import NewJob, Status, as_time, new_job
-from flowcatalyst.dispatch.store.contract import Filter, JobStateError
+from flowcatalyst.dispatch.store.contract import Cancel, Change, Filter, JobStateError, Retry
 from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
 from tests.support.rig import ERROR_400, ERROR_500, Rig
 
@@ -109,11 +109,11 @@ async def test_a_blocked_group_goes_on_by_each_way(store: SqliteJobStore, way: s
         jobs.endpoint.answers("a", ERROR_400)
         await jobs.until("a", Status.ERROR)
         if way == "retry":
-            await store.retry("a", "me")
+            await store.act("a", Retry(), "me")
         elif way == "cancel":
-            await store.cancel("a", "me")
+            await store.act("a", Cancel(), "me")
         else:
-            await store.change_mode("a", NEXT if way == "next" else IMMEDIATE, "me")
+            await store.act("a", Change(mode=NEXT if way == "next" else IMMEDIATE), "me")
         await jobs.until("c", Status.COMPLETED)
         assert jobs.endpoint.started == (["a", "a", "b", "c"] if way == "retry" else ["a", "b", "c"])
         wanted = {"retry": Status.COMPLETED, "cancel": Status.CANCELLED}
@@ -131,7 +131,7 @@ async def test_a_blocked_group_is_blocked_after_a_restart(tmp_path: Path) -> Non
         await create(store, "other", message_group="h")
         await jobs.until("other", Status.COMPLETED)
         assert jobs.endpoint.started == ["other"]
-        await store.retry("a", "me")
+        await store.act("a", Retry(), "me")
         await jobs.until("b", Status.COMPLETED)
         assert jobs.endpoint.started == ["other", "a", "b"]
 
@@ -167,7 +167,7 @@ async def test_one_that_comes_before_a_blocked_job_does_not_wait_for_it(store: S
         await jobs.until("soonest", Status.COMPLETED)
         await asyncio.sleep(0.1)
         assert set(jobs.endpoint.started) == {"later", "sooner", "soonest"}
-        await store.retry("later", "me")
+        await store.act("later", Retry(), "me")
         await jobs.until("last", Status.COMPLETED)
 
 
@@ -218,14 +218,14 @@ async def test_a_repeated_idempotency_key_is_the_first_job(store: SqliteJobStore
 async def test_what_can_be_done_to_a_job_depends_on_where_it_is(store: SqliteJobStore) -> None:
     await create(store, "a")
     with pytest.raises(JobStateError, match="only one in ERROR"):
-        await store.retry("a", "me")
+        await store.act("a", Retry(), "me")
     (delivery,) = await store.queue.receive(1, 1)
     assert (await store.find("a")).status is Status.QUEUED
     with pytest.raises(JobStateError, match="in a router's hands"):
-        await store.cancel("a", "me")
+        await store.act("a", Cancel(), "me")
     await store.queue.ack([delivery])
     with pytest.raises(JobStateError, match="is COMPLETED"):
-        await store.cancel("a", "me")
+        await store.act("a", Cancel(), "me")
 
 
 async def test_a_job_that_came_back_from_a_lease_that_goes_on_is_in_nobodys_hands_after_a_change(
@@ -235,9 +235,9 @@ async def test_a_job_that_came_back_from_a_lease_that_goes_on_is_in_nobodys_hand
         await create(store, name)
     first, second = await store.queue.receive(2, 1)
     await store.queue.nack([second], 60.0)
-    assert (await store.change_mode("b", BLOCK, "me")).status is Status.PENDING
+    assert (await store.act("b", Change(mode=BLOCK), "me")).status is Status.PENDING
     await store.queue.ack([first])
-    assert (await store.cancel("b", "me")).status is Status.CANCELLED
+    assert (await store.act("b", Cancel(), "me")).status is Status.CANCELLED
 
 
 async def test_the_example_queries_of_an_operator(store: SqliteJobStore) -> None:

@@ -18,6 +18,10 @@ class JobStateError(FlowCatalystError):
     """The job is not in a state in which that can be done."""
 
 
+class CursorError(FlowCatalystError):
+    """No list gave this cursor."""
+
+
 @dataclass(slots=True, frozen=True)
 class Created:
     """What became of one job that was to be made."""
@@ -94,6 +98,19 @@ class Cancel(NamedTuple):
 
 
 Action: TypeAlias = Retry | Cancel | Change
+
+
+def in_words(action: Action) -> str:
+    """As it stands in the history of a job. What was put in says nothing: it may be secret."""
+    match action:
+        case Retry():
+            return "retry"
+        case Cancel():
+            return "cancel"
+        case Change(mode=mode):
+            names = ("target", "payload", "content_type", "headers")
+            changed = [name.replace("_", " ") for name in names if getattr(action, name) is not None]
+            return "change " + ", ".join(([f"mode to {mode}"] if mode is not None else []) + changed)
 
 
 @dataclass(slots=True, frozen=True)
@@ -187,7 +204,7 @@ class JobStore(Protocol):
         """How many there are, up to `most`."""
 
     async def groups(self, *, blocked: bool, limit: int, cursor: str | None = None) -> GroupPage:
-        """With `blocked`: only those that are blocked or held."""
+        """With `blocked`: only those that are blocked or held. Raises `CursorError`."""
 
     async def group(self, name: str) -> GroupState:
         """One with no unfinished jobs has none and no head."""

@@ -9,25 +9,41 @@ from sqlite3 import Connection
 from typing import Final, TypeVar
 
 from flowcatalyst.core.clock import Clock
-from flowcatalyst.core.message import Delivery, DispatchMode, MessagePointer, Settled
-from flowcatalyst.dispatch.job import Job, JobState
-from flowcatalyst.dispatch.store import job_rows
-from flowcatalyst.dispatch.store.contract import AttemptMade, Created, Filter, Page
-from flowcatalyst.queues.embedded.lanes import Delays
+from flowcatalyst.core.message import Delivery, MessagePointer, Settled
+from flowcatalyst.dispatch.job import Job, JobState, Status, number_at
+from flowcatalyst.dispatch.store.contract import (
+    Acted,
+    Action,
+    ActionTaken,
+    AttemptMade,
+    Created,
+    Figures,
+    Filter,
+    GroupPage,
+    GroupState,
+    Page,
+    Place,
+)
+from flowcatalyst.dispatch.store.job_rows import act, enter, groups, house, look, settle, walk
+from flowcatalyst.dispatch.store.job_rows.columns import LOCK, QUEUE, jobs_of
+from flowcatalyst.queues.embedded import jobs as lanes_and_messages
 from flowcatalyst.queues.embedded.migrations import STEPS as LANES
 from flowcatalyst.queues.embedded.migrations import embedded_migrations
-from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore, storage_errors_as_queue_errors
 from flowcatalyst.queues.embedded.take import Taken
 from flowcatalyst.storage.migrations import Migrations, numbered_steps
 
 T = TypeVar("T")
 
+EXPIRED_AT_ONCE: Final = 200  # jobs that one look for others ends
+LOOKS_PAST_EXPIRED: Final = 10  # how often one look goes on after it met nothing but jobs whose time is over
+
 _JOBS: Final = numbered_steps("flowcatalyst.dispatch.store.migrations", "")
 # In the order in which they were released: a later version of the lanes comes after what is here now.
-STEPS: Final = (*LANES[:3], *_JOBS[:1])
+STEPS: Final = (*LANES[:3], *_JOBS[:2])
 
 
-def _migrations(wall: Callable[[], float], check: Callable[[sqlite3.Connection], None]) -> Migrations:
+def job_migrations(wall: Callable[[], float], check: Callable[[sqlite3.Connection], None]) -> Migrations:
     return embedded_migrations(wall, check, STEPS)
 
 
@@ -43,7 +59,7 @@ class SqliteJobStore:
         make_file: Callable[..., EmbeddedStore] = EmbeddedStore,
     ) -> None:
         self._clock = clock
-        self._file = make_file(path, clock, delays=Delays.FIRST, migrations=_migrations)
+        self._file = make_file(path, clock, delays=LOCK, migrations=job_migrations)
         self.queue = SqliteJobQueue(self._file, poll_interval_s=poll_interval_s)
 
     async def open(self) -> None:
@@ -53,26 +69,81 @@ class SqliteJobStore:
         await self.queue.close()
 
     async def create(self, jobs: Sequence[Job]) -> list[Created]:
-        """Durable when it returns. One whose idempotency key is known is not made again."""
-        return await self._change(partial(job_rows.create, jobs=tuple(jobs)))
+        return await self._change(partial(enter.create, jobs=tuple(jobs))) if jobs else []
+
+    # Looking
 
     async def find(self, job_id: str) -> JobState:
-        return await self._file.writer.read(partial(job_rows.find, job_id=job_id))
+        return await self._read(partial(look.find, job_id=job_id))
 
     async def attempts_of(self, job_id: str) -> list[AttemptMade]:
-        return await self._file.writer.read(partial(job_rows.attempts_of, job_id=job_id))
+        return await self._read(partial(look.attempts_of, job_id=job_id))
+
+    async def history_of(self, job_id: str) -> list[ActionTaken]:
+        return await self._read(partial(look.history_of, job_id=job_id))
+
+    async def place_of(self, job_id: str) -> Place | None:
+        return await self._read(partial(look.place_of, job_id=job_id))
 
     async def page(self, which: Filter, limit: int, cursor: int | None = None) -> Page:
-        return await self._file.writer.read(partial(job_rows.page, which=which, limit=limit, cursor=cursor))
+        return await self._read(partial(walk.page, which=which, limit=limit, cursor=cursor))
 
-    async def retry(self, job_id: str, actor: str) -> JobState:
-        return await self._change(partial(job_rows.retry, job_id=job_id, actor=actor))
+    async def count(self, which: Filter, most: int) -> int:
+        """In parts, so that other reads come between them."""
+        found, cursor = await self._read(partial(walk.count, which=which, most=most, cursor=None))
+        while cursor is not None and found < most:
+            more, cursor = await self._read(partial(walk.count, which=which, most=most - found, cursor=cursor))
+            found += more
+        return found
 
-    async def cancel(self, job_id: str, actor: str) -> JobState:
-        return await self._change(partial(job_rows.cancel, job_id=job_id, actor=actor))
+    async def groups(self, *, blocked: bool, limit: int, cursor: str | None = None) -> GroupPage:
+        return await self._read(partial(groups.groups, blocked=blocked, limit=limit, cursor=cursor))
 
-    async def change_mode(self, job_id: str, mode: DispatchMode, actor: str) -> JobState:
-        return await self._change(partial(job_rows.change_mode, job_id=job_id, mode=mode, actor=actor))
+    async def group(self, name: str) -> GroupState:
+        return await self._read(partial(groups.group, name=name))
+
+    async def figures(self) -> Figures:
+        return await self._read(partial(look.figures, wall=self._clock.wall()))
+
+    # Acting
+
+    async def act(self, job_id: str, action: Action, actor: str) -> JobState:
+        found = await self._change(partial(act.act, job_id=job_id, action=action, actor=actor))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    async def act_on_all(
+        self, which: Filter, action: Action, actor: str, limit: int, cursor: int | None = None
+    ) -> Acted:
+        return await self._change(
+            partial(act.act_on_all, which=which, action=action, actor=actor, limit=limit, cursor=cursor)
+        )
+
+    async def hold(self, group: str, actor: str) -> GroupState:
+        return await self._change(partial(groups.hold, name=group, actor=actor))
+
+    async def release(self, group: str, actor: str) -> GroupState:
+        """Who released it is not kept: nothing is left that could show it."""
+        return await self._change(partial(groups.release, name=group))
+
+    # Keeping house
+
+    async def expire(self, limit: int) -> int:
+        return await self._change(partial(house.expire, limit=limit))
+
+    async def drop_finished(self, before: float, limit: int) -> int:
+        drop = partial(house.drop_finished, before=before, limit=limit)
+        with storage_errors_as_queue_errors():
+            return await self._file.writer.run(drop)
+
+    async def lead(self) -> bool:
+        """Any process may: each call is a small transaction under the one write lock, and repeating it does nothing."""
+        return True
+
+    async def _read(self, job: Callable[..., T]) -> T:
+        with storage_errors_as_queue_errors():
+            return await self._file.writer.read(partial(job, now=self._file.now()))
 
     async def _change(self, job: Callable[..., T]) -> T:
         return await self.queue.change(partial(job, now=self._file.now(), wall=self._clock.wall()))
@@ -89,7 +160,7 @@ class SqliteJobQueue(EmbeddedQueue):
     """The jobs of a file as a queue. What is acked is completed; with each settlement goes its attempt."""
 
     def __init__(self, store: EmbeddedStore, *, poll_interval_s: float = 0.1) -> None:
-        super().__init__(store, job_rows.QUEUE, poll_interval_s=poll_interval_s)
+        super().__init__(store, QUEUE, poll_interval_s=poll_interval_s)
 
     async def change(self, job: Callable[[Connection], T]) -> T:
         """Change the jobs, and let those look again who wait for some."""
@@ -97,30 +168,42 @@ class SqliteJobQueue(EmbeddedQueue):
 
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
         now, wall = self.store.now(), self._clock.wall()
-        job = partial(job_rows.ack, deliveries=tuple(deliveries), now=now, wall=wall)
+        job = partial(settle.ack, deliveries=tuple(deliveries), now=now, wall=wall)
         return await self._run(job) if deliveries else []
 
     async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
         now, wall = self.store.now(), self._clock.wall()
-        job = partial(job_rows.nack, deliveries=tuple(deliveries), now=now, wall=wall, delay_s=delay_s)
+        job = partial(settle.nack, deliveries=tuple(deliveries), now=now, wall=wall, delay_s=delay_s)
         return await self._run(partial(job, unlock=unlock)) if deliveries else []
 
     def _lease(self, take: Callable[[Connection], Taken], connection: Connection) -> Taken:
+        """Jobs whose time is over are ended instead of being handed out."""
         now, wall = self.store.now(), self._clock.wall()
-        next_at = job_rows.enter_what_is_due(connection, now, wall)
-        taken = take(connection)
-        if next_at is not None:
-            due = now + next_at - wall
-            taken = replace(taken, next_due=due if taken.next_due is None else min(taken.next_due, due))
-        jobs = job_rows.jobs_of(connection, [int(message.body) for message in taken.messages])
-        return TakenJobs(taken.messages, taken.next_due, taken.data_version, taken.codes_seen_to, jobs)
+        house.expire(connection, EXPIRED_AT_ONCE, now, wall)
+        changes_at = [enter.enter_what_is_due(connection, now, wall), house.next_expiry(connection, wall)]
+        for _ in range(LOOKS_PAST_EXPIRED):
+            taken = take(connection)
+            jobs = jobs_of(connection, [int(message.body) for message in taken.messages], now)
+            over = [one for one in taken.messages if house.is_over(jobs[int(one.body)].job.expires_at, wall)]
+            if not over:
+                break
+            lanes_and_messages.ack(connection, QUEUE, [message.receipt for message in over], now, LOCK)
+            settle.end(connection, [message.seq for message in over], Status.EXPIRED, now, wall)
+            taken = replace(taken, messages=[message for message in taken.messages if message not in over])
+            if taken.messages:
+                break
+        else:
+            changes_at.append(wall)  # there are more of them
+        dues = [now + at - wall for at in changes_at if at is not None]
+        next_due = min(dues if taken.next_due is None else [*dues, taken.next_due], default=None)
+        return TakenJobs(taken.messages, next_due, taken.data_version, taken.codes_seen_to, jobs)
 
     def _deliveries(self, taken: Taken, lease_until: float) -> list[Delivery]:
         assert isinstance(taken, TakenJobs)
         deliveries = []
         for message in taken.messages:
             delivery = self._delivery(message, lease_until)
-            state = taken.jobs[int(message.body)]
+            state = taken.jobs[number_at(message.seq)]
             job, delivery.terms, delivery.earlier = state.job, state.job.terms, state.attempts
             if job.payload is not None:
                 delivery.body, delivery.is_raw = job.payload, True

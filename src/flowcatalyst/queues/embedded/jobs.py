@@ -187,7 +187,7 @@ def ack(
     queue: str,
     receipts: Sequence[Receipt],
     now: float,
-    delays: Delays = Delays.ALL,
+    delays: str = Delays.ALL,
 ) -> list[Settled]:
     """Delete messages; those already deleted count as done."""
     seqs_by_lane: dict[int, list[int]] = {}
@@ -226,7 +226,7 @@ def nack(
     delay_s: float,
     *,
     unlock: bool = False,
-    delays: Delays = Delays.ALL,
+    delays: str = Delays.ALL,
 ) -> list[Settled]:
     """Show messages after `delay_s` and remember how often each has failed so far."""
     found = _find(connection, [receipt for receipt, _ in failures])
@@ -275,7 +275,7 @@ def release(
     owners: Collection[str],
     now: float,
     queue: str | None = None,
-    delays: Delays = Delays.ALL,
+    delays: str = Delays.ALL,
 ) -> None:
     """End the leases of these owners, in one queue or in all of them."""
     for name in [queue] if queue is not None else _names.decode(one(connection, _QUEUES)):
@@ -305,7 +305,7 @@ def register(
     return store_id, offset
 
 
-def forget(connection: sqlite3.Connection, owners: Collection[str], now: float, delays: Delays = Delays.ALL) -> None:
+def forget(connection: sqlite3.Connection, owners: Collection[str], now: float, delays: str = Delays.ALL) -> None:
     """Release all that these owners hold, and the owners."""
     new_numbers(connection, 0, now)  # should the machine be switched off now, the store's clock goes on from here
     release(connection, owners, now, delays=delays)

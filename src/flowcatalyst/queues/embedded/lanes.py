@@ -38,7 +38,10 @@ def new_numbers(connection: sqlite3.Connection, count: int, now: float) -> int:
 
 
 class Delays(StrEnum):
-    """What of a lane's messages that were given back with a delay locks it, in SQL."""
+    """What of a lane's messages that were given back with a delay locks it, in SQL: until when, of the lane `l`.
+
+    A file with more tables may have another such expression.
+    """
 
     ALL = "(SELECT max(visible_at) FROM messages WHERE lane = l.id AND seq <= l.leased_to)"  # as in SQS
     FIRST = "(SELECT visible_at FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1)"  # one before it may go
@@ -57,7 +60,7 @@ _DUE_LANES = "SELECT json_group_array(id) FROM (SELECT id FROM lanes WHERE queue
 
 
 def unlock_what_is_due(
-    connection: sqlite3.Connection, queue: str, now: float, delays: Delays = Delays.ALL
+    connection: sqlite3.Connection, queue: str, now: float, delays: str = Delays.ALL
 ) -> float | None:
     """Make lanes ready, in the order in which they were due; when the next one is."""
     next_due: float | None = one(connection, _NEXT_DUE, (queue,))
@@ -83,7 +86,7 @@ _UNLOCK_OR_DELAY = """
     WHERE lanes.id = lane_id"""
 
 
-def end_leases(connection: sqlite3.Connection, queue: str, lanes: str, now: float, delays: Delays = Delays.ALL) -> None:
+def end_leases(connection: sqlite3.Connection, queue: str, lanes: str, now: float, delays: str = Delays.ALL) -> None:
     """The leases and delays of these lanes of a queue (ids in JSON) are over; they get turns in the order of the array.
 
     What was given back for longer still locks its lane.
@@ -120,7 +123,7 @@ _REFRESH_LANES = """
 
 
 def refresh_lanes(
-    connection: sqlite3.Connection, queue: str, lanes: Collection[int], now: float, delays: Delays = Delays.ALL
+    connection: sqlite3.Connection, queue: str, lanes: Collection[int], now: float, delays: str = Delays.ALL
 ) -> None:
     """Work out pool and lock of lanes from the messages they hold. One that is ready by that gets a new turn."""
     ids = encode(list(lanes))

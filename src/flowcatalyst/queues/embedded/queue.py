@@ -175,14 +175,14 @@ class EmbeddedQueue:
 
     async def depth(self) -> Depth:
         """How many messages the queue holds. They are counted as they come and go: it costs the same for a million."""
-        with _storage_errors_as_queue_errors():
+        with storage_errors_as_queue_errors():
             return await self.store.writer.read(partial(embedded_jobs.depth, queue=self.name, now=self.store.now()))
 
     async def waiting_for(self, pool: str, most: int) -> int:
         """How many messages could be received now for this pool, as far as their groups begin with it, up to `most`."""
         if self.pool is not None:
             return min((await self.depth()).waiting, most) if pool == self.pool else 0
-        with _storage_errors_as_queue_errors():
+        with storage_errors_as_queue_errors():
             return await self.store.writer.read(
                 partial(embedded_jobs.waiting_for, queue=self.name, pool=pool, most=most)
             )
@@ -191,7 +191,7 @@ class EmbeddedQueue:
         """What can be had now, and the monotonic time when its leases end."""
         visibility_s = self.capabilities.visibility_s
         take = partial(embedded_take.take, queue=self.name, limit=limit, visibility_s=visibility_s)
-        with _storage_errors_as_queue_errors():
+        with storage_errors_as_queue_errors():
             await self.store.reap_now_and_then()
             free_capacity = demand.free_capacity() if demand is not None else None
             if free_capacity is not None and self.pool is not None:
@@ -234,7 +234,7 @@ class EmbeddedQueue:
             give_up_at = min(give_up_at, loop.time() + max(taken.next_due - self.store.now(), CLOCK_GRAIN_S))
         while self._changes == changes and (left := give_up_at - loop.time()) > 0:
             await self._sleep(min(left, self._poll_interval_s))
-            with _storage_errors_as_queue_errors():
+            with storage_errors_as_queue_errors():
                 await self.store.reap_now_and_then()
                 if await self.store.writer.read_in_turn(embedded_jobs.data_version) != taken.data_version:
                     return
@@ -250,7 +250,7 @@ class EmbeddedQueue:
             self._sleepers.discard(sleeper)
 
     async def _run(self, job: Callable[[Connection], T]) -> T:
-        with _storage_errors_as_queue_errors():
+        with storage_errors_as_queue_errors():
             return await asyncio.shield(self._submit(job))
 
     def _submit(self, job: Callable[[Connection], T]) -> asyncio.Future[T]:
@@ -284,7 +284,7 @@ def _nothing() -> None:
 
 
 @contextmanager
-def _storage_errors_as_queue_errors() -> Iterator[None]:
+def storage_errors_as_queue_errors() -> Iterator[None]:
     try:
         yield
     except StorageError as error:

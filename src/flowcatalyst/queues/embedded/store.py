@@ -92,7 +92,7 @@ class EmbeddedStore:
         clock: Clock,
         boot: str | None = None,
         *,
-        delays: Delays = Delays.ALL,
+        delays: str = Delays.ALL,
         migrations: MakeMigrations = embedded_migrations,
     ) -> None:
         self.path = path

@@ -100,7 +100,7 @@ def take(
     visibility_s: float,
     free_capacity: FreeCapacity | None = None,
     codes_after: str = "",
-    delays: Delays = Delays.ALL,
+    delays: str = Delays.ALL,
 ) -> Taken:
     """Lease up to `limit` messages, for each pool as many as it has free capacity for (None: for all together).
 

@@ -1,0 +1,118 @@
+"""Rows of jobs, and what is written into them."""
+
+import sqlite3
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from flowcatalyst.core.message import DispatchMode, Terms
+from flowcatalyst.dispatch.job import (
+    Job,
+    JobState,
+    Kind,
+    Status,
+    decode_headers,
+    encode_headers,
+)
+from flowcatalyst.dispatch.store.contract import UnknownJobError
+from flowcatalyst.queues.embedded import lanes
+from flowcatalyst.queues.embedded.lanes import encode
+
+QUEUE: Final = "jobs"
+
+# Until when a lane is locked that nobody leases: for ever while its group is held, else as its first message says.
+LOCK: Final = """
+    CASE WHEN EXISTS (SELECT 1 FROM groups WHERE name = l.grp AND held_since IS NOT NULL) THEN 9e999
+    ELSE (SELECT visible_at FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1) END"""
+
+_COLUMNS: Final = (
+    "number, id, kind, code, target, content_type, headers, grp, sequence, mode, pool, timeout_s, max_retries, delays, "
+    "scheduled_for, expires_at, idempotency_key, metadata, created_at, payload"
+)
+_STATE: Final = "status, attempts, failures, next_attempt_at, finished_at, last_error"
+# A router has the job `j` in hand: its message belongs to a lease of its lane that goes on.
+IS_LEASED: Final = """
+    EXISTS (SELECT 1 FROM messages AS m CROSS JOIN lanes AS l ON l.id = m.lane
+    WHERE m.seq = (j.sequence << 41 | j.number) AND l.owner IS NOT NULL AND l.due > :now
+    AND m.seq <= l.leased_to AND m.given_back <> l.epoch)"""
+SELECTED: Final = (
+    ", ".join(f"j.{name}" for name in f"{_COLUMNS}, {_STATE}".split(", ")) + f", j.finished_at IS NULL AND {IS_LEASED}"
+)
+SELECT: Final = f"SELECT {SELECTED} FROM jobs AS j"
+INSERT: Final = f"INSERT INTO jobs ({_COLUMNS}, entered, status) VALUES ({', '.join('?' * 21)}, 'PENDING')"
+
+Row = tuple[Any, ...]
+
+
+def row_of(number: int, job: Job) -> Row:
+    return (
+        number,
+        job.id,
+        job.kind,
+        job.code,
+        job.target,
+        job.content_type,
+        encode_headers(job.headers),
+        job.group,
+        job.sequence,
+        job.mode,
+        job.pool,
+        job.terms.timeout_s,
+        job.terms.max_retries,
+        encode(job.terms.delays_s),
+        job.scheduled_for,
+        job.expires_at,
+        job.idempotency_key,
+        encode(job.metadata),
+        job.created_at,
+        job.payload,
+    )
+
+
+def state_of(row: Row) -> JobState:
+    job = Job(
+        id=row[1],
+        kind=Kind(row[2]),
+        code=row[3],
+        target=row[4],
+        content_type=row[5],
+        headers=decode_headers(row[6]),
+        group=row[7],
+        sequence=row[8],
+        mode=DispatchMode(row[9]),
+        pool=row[10],
+        terms=Terms(row[11], row[12], msgspec.json.decode(row[13], type=tuple[float, ...])),
+        scheduled_for=row[14],
+        expires_at=row[15],
+        idempotency_key=row[16],
+        metadata=msgspec.json.decode(row[17], type=dict[str, str]),
+        created_at=row[18],
+        payload=row[19],
+    )
+    stored, attempts, failures, next_attempt_at, finished_at, last_error, is_leased = row[20:27]
+    status = Status.QUEUED if is_leased else Status(stored)
+    return JobState(job, status, attempts, failures, next_attempt_at, finished_at, last_error)
+
+
+_BY_ID: Final = f"{SELECT} WHERE j.id = :id"
+_BY_NUMBERS: Final = f"{SELECT} WHERE j.number IN (SELECT value FROM json_each(:numbers))"
+
+
+def row_by_id(connection: sqlite3.Connection, job_id: str, now: float) -> Row:
+    """Raises `UnknownJobError`."""
+    row: Row | None = connection.execute(_BY_ID, {"id": job_id, "now": now}).fetchone()
+    if row is None:
+        raise UnknownJobError(f"there is no job {job_id}")
+    return row
+
+
+def jobs_of(connection: sqlite3.Connection, numbers: Sequence[int], now: float) -> Mapping[int, JobState]:
+    rows = connection.execute(_BY_NUMBERS, {"numbers": encode(numbers), "now": now})
+    return {row[0]: state_of(row) for row in rows}
+
+
+def refresh(connection: sqlite3.Connection, ids: Collection[int], now: float) -> None:
+    """Work out again what lanes wait for that nobody holds."""
+    if ids:
+        lanes.refresh_lanes(connection, QUEUE, ids, now, LOCK)

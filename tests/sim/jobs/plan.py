@@ -14,6 +14,7 @@ YEAR_S, HOUR_S = 365 * 86400.0, 3600.0
 NACK_DELAY_S = 4.0
 ENDPOINT_TROUBLES = ("server error", "gateway", "refused", "reset", "hang", "bad request", "429", "429 bare", "ack=false")
 MODES = tuple(DispatchMode)
+GROUPS = tuple(f"g{n}" for n in range(5))
 TWO_POOLS = (DEFAULT_POOL, "A")
 
 
@@ -101,7 +102,7 @@ class _Draw:
 
     def orders(self, count: int) -> list[Order]:
         rng = self.rng
-        groups = [f"g{n}" for n in range(rng.randint(1, 5))]
+        groups = GROUPS[: rng.randint(1, 5)]
         homes = {group: (rng.choice(self.pools), rng.choice(self.hosts)) for group in groups}
         modes = MODES if "mixed modes" in self.features else (rng.choice(MODES),)
         orders = []
@@ -167,7 +168,7 @@ class _Draw:
             acts += [Act(at, "step", seconds=rng.choice((YEAR_S, -HOUR_S, 5.0, -5.0))) for at, _ in some(2)]
         if self.chance(0.7):
             whats = ("retry", "retry", "cancel", "change", "change", "hold", "edit")
-            acts += [Act(at, rng.choice(whats)) for at, _ in some(25)]
+            acts += [Act(at, rng.choice(whats), seconds=rng.uniform(0.5, 6.0)) for at, _ in some(25)]
         return acts
 
 
@@ -184,7 +185,7 @@ def _troubles(seed: int, rng: random.Random) -> Plan:
     """Everything goes wrong that can."""
     draw = _Draw(rng, ("flaky", "flaky", "healthy", "odd", "down"), features=_features(rng))
     processes = tuple(f"p{n}" for n in range(rng.choice((1, 2, 2, 3))))
-    visibility_s = rng.choice((4.0, 8.0, 60.0))
+    visibility_s = rng.choice((4.0, 8.0, 20.0))
     pools = {
         code: PoolLimits(concurrency=rng.randint(1, 5), capacity=rng.choice((None, None, rng.randint(2, 10))))
         for code in TWO_POOLS
@@ -203,7 +204,9 @@ def _prompt(seed: int, rng: random.Random) -> Plan:
     processes = tuple(f"p{n}" for n in range(rng.choice((1, 2, 3))))
     pools = {code: PoolLimits(concurrency=rng.randint(1, 4)) for code in TWO_POOLS}
     whats = ("retry", "retry", "cancel", "change", "hold")
-    acts = [Act(rng.uniform(0.5, 20.0), rng.choice(whats)) for _ in range(rng.randint(0, 20))]
+    acts = [
+        Act(rng.uniform(0.5, 20.0), rng.choice(whats), seconds=rng.uniform(0.5, 4.0)) for _ in range(rng.randint(0, 20))
+    ]
     batches = draw.batches(rng.randint(20, 40), 20.0)
     troubles = tuple(name for name in ("server error", "bad request", "429", "ack=false") if draw.chance(0.5))
     acts.sort(key=lambda act: act.at)

@@ -9,18 +9,18 @@ from typing import Any
 
 from flowcatalyst.core.errors import FlowCatalystError
 from flowcatalyst.core.message import DispatchMode
-from flowcatalyst.dispatch.store.contract import Change
+from flowcatalyst.dispatch.store.contract import Action, Cancel, Change, Retry
 from flowcatalyst.router.policy import Delays
 from flowcatalyst.simulation.endpoint import SimulatedHttp
 from flowcatalyst.simulation.jobs.checker import check
 from flowcatalyst.simulation.jobs.history import Counts, Event, Final, Kind
-from flowcatalyst.simulation.jobs.store import Witness
+from flowcatalyst.simulation.jobs.store import Disk
 from flowcatalyst.simulation.jobs.world import JobsWorld, NoAnswerError, Process
 from flowcatalyst.simulation.loop import SeededLoop, run_seeded
 from flowcatalyst.simulation.queue import Dice
 from flowcatalyst.simulation.rules.common import Violation
 from tests.sim.jobs.endpoints import Endpoints
-from tests.sim.jobs.plan import NACK_DELAY_S, Act, Order, Plan, draw_plan
+from tests.sim.jobs.plan import GROUPS, NACK_DELAY_S, Act, Order, Plan, draw_plan
 from tests.sim.play import quiet_logs
 
 DRAIN_LIMIT_S = 1800.0
@@ -78,7 +78,7 @@ class _Stage:
             visibility_s=plan.visibility_s,
             poll_interval_s=plan.poll_interval_s,
         )
-        self.stepped_s = 0.0  # how wrong the wall clock is
+        self.stepped_s = self.latest_s = 0.0  # how far the wall clock is ahead, and ever was
         self._under_way: set[asyncio.Task[None]] = set()
 
     async def live(self) -> JobsWorld:
@@ -145,7 +145,10 @@ class _Stage:
                 world.cut_off(act.process, act.seconds)
             case "step":
                 self.stepped_s += act.seconds
+                self.latest_s = max(self.latest_s, self.stepped_s)
                 world.step_clock(act.seconds)
+            case "hold":
+                await self._hold(act.seconds)
             case _:
                 await self._act(act.what)
 
@@ -167,25 +170,49 @@ class _Stage:
         if job is None and not choice:
             return
         job = job or people.choice(choice)
+        kind, action = self._action(what)
         process = await self._somebody()
 
-        def note(kind: Kind, value: object = None) -> Witness:
-            done, refused = (kind, value), (Kind.REFUSED, kind)
-            return Witness(
-                lambda _: world.history.add(done[0], job, process.owner, done[1]),
-                lambda: world.history.add(refused[0], job, process.owner, refused[1]),
-            )
+        def tell(result: object) -> None:
+            if isinstance(result, Exception):
+                world.history.add(Kind.REFUSED, job, process.owner, kind)
+            else:
+                world.history.add(kind, job, process.owner, action)
 
         with suppress(FlowCatalystError, NoAnswerError):  # he is refused, or does not know, and leaves it at that
-            match what:
-                case "retry":
-                    await world.ask(process, lambda store: store.retry(job, "somebody"), note(Kind.RETRIED))
-                case "cancel":
-                    await world.ask(process, lambda store: store.cancel(job, "somebody"), note(Kind.CANCELLED))
-                case "change":
-                    mode = people.choice(tuple(DispatchMode))
-                    change = note(Kind.CHANGED, Change(mode=mode))
-                    await world.ask(process, lambda store: store.change_mode(job, mode, "somebody"), change)
+            await world.ask(process, lambda store: store.act(job, action, "somebody"), tell)
+
+    def _action(self, what: str) -> tuple[Kind, Action]:
+        match what:
+            case "retry":
+                return Kind.RETRIED, Retry()
+            case "cancel":
+                return Kind.CANCELLED, Cancel()
+            case "edit":
+                return Kind.CHANGED, Change(target=f"http://healthy/edited-{self.people.randint(1, 99)}")
+        return Kind.CHANGED, Change(mode=self.people.choice(tuple(DispatchMode)))
+
+    async def _hold(self, seconds: float) -> None:
+        """Hold a group for a while."""
+        group = self.people.choice(GROUPS)
+        if await self._hold_or_release(group, Kind.HELD):
+            await asyncio.sleep(seconds)
+            while not await self._hold_or_release(group, Kind.RELEASED):
+                await asyncio.sleep(0.5)
+
+    async def _hold_or_release(self, group: str, kind: Kind) -> bool:
+        process = await self._somebody()
+        store = process.store
+        call = store.hold if kind is Kind.HELD else store.release
+        try:
+            await self.world.ask(
+                process,
+                lambda _: call(group, "somebody"),
+                lambda _: self.world.history.add(kind, group, process.owner),
+            )
+        except (FlowCatalystError, NoAnswerError):
+            return kind is Kind.HELD  # it may be held all the same
+        return True
 
     # The end
 
@@ -194,8 +221,8 @@ class _Stage:
         world.faults.heal()
         self.endpoints.heal()
         self.loop.before_step = None
-        if self.stepped_s:
-            world.step_clock(-self.stepped_s)
+        if self.stepped_s < self.latest_s:  # else what is scheduled by a clock that was ahead waits for a year
+            world.step_clock(self.latest_s - self.stepped_s)
         world.history.add(Kind.HEALED)
         for process in world.processes.values():
             process.file.writer.unreachable_until = 0.0
@@ -208,16 +235,17 @@ class _Stage:
         world, limit = self.world, self.loop.time() + DRAIN_LIMIT_S
         left_alone: set[str] = set()
         while self.loop.time() < limit:
-            parked = world.disk.rows(f"SELECT id, mode FROM jobs WHERE {PARKED}")
-            for job, mode in parked:
-                if job in left_alone:
-                    continue
-                if mode != DispatchMode.BLOCK_ON_ERROR and self.people.random() < 0.3:
+            for job, mode in world.disk.rows(f"SELECT id, mode FROM jobs WHERE {PARKED}"):
+                if mode == DispatchMode.BLOCK_ON_ERROR:
+                    left_alone.discard(job)
+                elif job in left_alone or self.people.random() < 0.3:
                     left_alone.add(job)
-                else:
-                    await self._act(self.people.choice(("retry", "retry", "cancel")), job)
-            [(left,)] = world.disk.rows(f"SELECT count(*) FROM jobs WHERE {UNFINISHED}")
-            if left == len(left_alone) and not any(one.paused for one in world.processes.values()):
+                    continue
+                await self._act(self.people.choice(("retry", "retry", "cancel")), job)
+            for (group,) in world.disk.rows("SELECT json_extract(name, '$') FROM groups WHERE held_since IS NOT NULL"):
+                await self._hold_or_release(group, Kind.RELEASED)
+            left = {job for (job,) in world.disk.rows(f"SELECT id FROM jobs WHERE {UNFINISHED}")}
+            if left <= left_alone and not any(one.paused for one in world.processes.values()):
                 break
             await asyncio.sleep(1.0)
         await asyncio.sleep(3.0)
@@ -238,12 +266,12 @@ class _Stage:
             state, attempts = await process.store.find(job), await process.store.attempts_of(job)
             final = Final(state, tuple(attempts), tuple(lanes.get(number, ())))
             world.history.add(Kind.FINAL, job, value=final)
+        figures = await process.store.figures()
         depth = await process.store.queue.depth()
-        kept = {"waiting": depth.waiting, "leased": depth.leased, "delayed": depth.delayed}
-        [(messages, hidden)] = world.disk.rows("SELECT count(*), count(visible_at) FROM messages")
-        scanned: dict[str, Any] = {"waiting": messages - hidden, "leased": 0, "delayed": hidden}
-        scanned["jobs"] = {job for _, job in jobs}
-        world.history.add(Kind.COUNTED, value=Counts(kept, scanned))
+        kept: dict[str, Any] = {"waiting": depth.waiting, "leased": depth.leased, "delayed": depth.delayed}
+        kept |= {"parked": figures.parked, "scheduled": figures.scheduled, "groups": figures.groups}
+        kept |= {"blocked": figures.blocked, "not parked": figures.waiting}
+        world.history.add(Kind.COUNTED, value=Counts(kept, {**_scan(world.disk), "jobs": {job for _, job in jobs}}))
         await process.store.close()
         world.crash("p9")
 
@@ -251,5 +279,21 @@ class _Stage:
 LANES = """
     SELECT m.seq & ((1 << 41) - 1), json_extract(l.name, '$')
     FROM messages AS m CROSS JOIN lanes AS l ON l.id = m.lane"""
+SCANS = {
+    "waiting": "SELECT count(*) - count(visible_at) FROM messages",
+    "leased": "SELECT 0",  # by nobody: all processes have ended
+    "delayed": "SELECT count(visible_at) FROM messages",
+    "parked": f"SELECT count(*) FROM jobs WHERE {PARKED}",
+    "not parked": f"SELECT count(*) FROM jobs WHERE {UNFINISHED} AND entered = 1 AND NOT ({PARKED})",
+    "scheduled": f"SELECT count(*) FROM jobs WHERE {UNFINISHED} AND entered = 0",
+    "groups": "SELECT count(DISTINCT l.name) FROM messages AS m CROSS JOIN lanes AS l ON l.id = m.lane",
+    "blocked": """
+        SELECT count(*) FROM lanes AS l CROSS JOIN jobs AS j ON j.number = (
+          SELECT seq FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1) & ((1 << 41) - 1)
+        WHERE l.name IS NOT NULL AND j.status = 'ERROR'""",
+}
 
 
+def _scan(disk: Disk) -> dict[str, Any]:
+    """The figures of a store, by looking at every row."""
+    return {name: disk.rows(query)[0][0] for name, query in SCANS.items()}

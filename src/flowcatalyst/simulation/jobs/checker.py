@@ -25,6 +25,7 @@ RULES: Final[dict[str, tuple[frozenset[Kind], Rule]]] = {
         ownership.what_is_in_hand_is_not_changed,
     ),
     "what can be done is done": (frozenset({Kind.REFUSED}), ownership.what_can_be_done_is_done),
+    "what is sent is what it says": (frozenset({Kind.ATTEMPT}), ownership.what_is_sent_is_what_it_says),
     "order of a group": (frozenset({Kind.ATTEMPT}), order.order_of_a_group),
     "nothing of a held group": (frozenset({Kind.TAKEN}), order.nothing_of_a_held_group),
     "waits for its time": (frozenset({Kind.TAKEN}), schedule.waits_for_its_time),

@@ -6,7 +6,7 @@ What a store did is told when it was committed, whether or not the answer reache
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowcatalyst.core.message import Outcome, Settled
 from flowcatalyst.dispatch.job import Job, JobState
@@ -20,7 +20,7 @@ class Kind(StrEnum):
     ANSWERED = "told"  # [id] somebody was told that his job is kept under this id
     TAKEN = "taken"  # [Lease] a process has it
     EXTENDED = "extended"  # [time until which]
-    ATTEMPT = "attempt"  # [] a request left for the endpoint
+    ATTEMPT = "attempt"  # [Sent] a request left for the endpoint
     ANSWER = "answer"  # [Outcome] the router knows what the attempt meant
     CUT_OFF = "cut off"  # [] nobody knows what the endpoint did
     ACKED = "acked"  # [Settlement]
@@ -43,6 +43,13 @@ class Kind(StrEnum):
     HEALED = "healed"  # [] store and endpoints behave from now on
     FINAL = "final"  # [Final] how a job ended
     COUNTED = "counted"  # [Counts] what the store says of itself at the end
+
+
+class Sent(NamedTuple):
+    """Where an attempt goes, and in which pool."""
+
+    pool: str
+    target: str
 
 
 @dataclass(slots=True, frozen=True)

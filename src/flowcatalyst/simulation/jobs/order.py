@@ -25,13 +25,13 @@ def order_of_a_group(event: Event, story: Story) -> Iterator[str]:
         theirs = other.hold
         if theirs is not None and theirs.process == event.process not in other.flights:
             passes = other.mode is DispatchMode.NEXT_ON_ERROR and theirs.answer is not None
-            if theirs.delivered or passes:
+            if event.process in other.delivered_by or passes:
                 continue  # only the store has to hear of it
         yield f"attempt although {other.job.id}, which comes before it, is not finished"
 
 
 def nothing_of_a_held_group(event: Event, story: Story) -> Iterator[str]:
-    """Nothing of a group that somebody holds is handed out."""
+    """Nothing of a group that somebody holds is handed out, but for what is ordered with nothing."""
     known = story.jobs[event.job]
-    if known.job.group in story.held:
+    if known.job.group in story.held and known.mode is not DispatchMode.IMMEDIATE:
         yield f"handed out although group {known.job.group} is held"

@@ -76,3 +76,10 @@ def what_can_be_done_is_done(event: Event, story: Story) -> Iterator[str]:
     known = story.jobs[event.job]
     if known.finished is None and known.hold is None and (known.in_error or event.value != Kind.RETRIED):
         yield f"refused to have it {event.value} although nobody has it"
+
+
+def what_is_sent_is_what_it_says(event: Event, story: Story) -> Iterator[str]:
+    """An attempt goes where the job says, also when a person changed that."""
+    known = story.jobs[event.job]
+    if event.value.target != known.target:
+        yield f"sent to {event.value.target} instead of {known.target}"

@@ -18,8 +18,7 @@ from typing import Any, Final, TypeVar
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import StorageUnavailableError
 from flowcatalyst.core.message import Delivery, Settled
-from flowcatalyst.dispatch.store.contract import JobStateError
-from flowcatalyst.dispatch.store.sqlite import SqliteJobQueue
+from flowcatalyst.dispatch.store.sqlite import SqliteJobQueue, SqliteJobStore
 from flowcatalyst.queues.embedded.store import EmbeddedStore, OwnerLock
 from flowcatalyst.queues.embedded.take import Leased, Taken
 from flowcatalyst.simulation.jobs.history import History, Kind, Lease, Settlement
@@ -28,19 +27,18 @@ from flowcatalyst.storage.migrations import Migrations
 from flowcatalyst.storage.sqlite import Request, SqliteWriter, resolve
 
 T = TypeVar("T")
-
-
-@dataclass(slots=True, frozen=True)
-class Witness:
-    """Is told what became of a call at the moment when that is certain, whoever hears the answer."""
-
-    committed: Callable[[Any], None]  # with the result
-    refused: Callable[[], None] = lambda: None
-
+Witness = Callable[[Any], None]  # is told the result of a call once that is committed, whoever hears the answer
 
 # Who wants to know of the call that this task makes.
 WITNESS: ContextVar[Witness | None] = ContextVar("witness", default=None)
+# What to look at before it is committed.
+LOOK: ContextVar[Callable[[Connection], None]] = ContextVar("look", default=lambda connection: None)
+EXPIRED_AT_ONCE: Final = 100
 _databases = count()
+
+
+def _nothing(connection: Connection) -> None:
+    """There is nothing to look at."""
 
 
 @dataclass(slots=True)
@@ -66,6 +64,7 @@ class Disk:
     def __init__(self, history: History) -> None:
         self.path = Path("simulated.db")
         self.owners: set[str] = set()  # alive
+        self.expired: set[str] = set()  # jobs of which the history was told
         self._uri = f"file:simulated-{next(_databases)}?mode=memory&cache=shared"
         self._connection = self.connect()  # while there is one, it exists
         self._history = history
@@ -112,7 +111,6 @@ class InlineWriter(SqliteWriter):
         self._dice = dice
         self._is_busy = False
         self._committing: list[Callable[[], None]] = []
-        self._refusing: list[Callable[[], None]] = []
 
     async def open(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -152,20 +150,9 @@ class InlineWriter(SqliteWriter):
         """Call it when the transaction that is under way is committed, and only then."""
         self._committing.append(tell)
 
-    def after_refusal(self, tell: Callable[[], None]) -> None:
-        """Call it when the transaction that is under way is rolled back for good."""
-        self._refusing.append(tell)
-
     def _commit(self, requests: Sequence[Request]) -> None:
         self._committing.clear()
-        self._refusing.clear()
-        try:
-            super()._commit(requests)
-        except Exception:
-            if len(requests) == 1:  # else each is tried alone
-                for tell in self._refusing:
-                    tell()
-            raise
+        super()._commit(requests)
         for tell in self._committing:
             tell()
 
@@ -236,6 +223,7 @@ class SimulatedFile(EmbeddedStore):
 
 
 NAME_OF_JOB: Final = "SELECT id FROM jobs WHERE number = ?"
+EXPIRED: Final = "SELECT id FROM jobs WHERE status = 'EXPIRED' ORDER BY number"
 
 
 class WitnessedJobQueue(SqliteJobQueue):
@@ -244,12 +232,20 @@ class WitnessedJobQueue(SqliteJobQueue):
     store: SimulatedFile
 
     def __init__(
-        self, store: SimulatedFile, history: History, leases: "count[int]", poll_interval_s: float, visibility_s: float
+        self,
+        store: SimulatedFile,
+        disk: Disk,
+        history: History,
+        leases: "count[int]",
+        *,
+        poll_interval_s: float,
+        visibility_s: float,
     ) -> None:
         super().__init__(store, poll_interval_s=poll_interval_s)
         self.capabilities = replace(self.capabilities, visibility_s=visibility_s)
         self._history = history
         self._leases = leases
+        self._disk = disk
 
     def _lease(self, take: Callable[[Connection], Taken], connection: Connection) -> Taken:
         taken = super()._lease(take, connection)
@@ -257,9 +253,25 @@ class WitnessedJobQueue(SqliteJobQueue):
         on_its_way_s = self.store.now() - take.keywords["now"]  # a lease goes on from when it was asked for
         until = self._clock.monotonic() + self.capabilities.visibility_s - on_its_way_s
         lease = Lease(next(self._leases), until)
+        self.tell_expired(connection)
         for message in taken.messages:
             self._tell_later(Kind.TAKEN, _name_of(connection, message), lease)
         return taken
+
+    async def expire(self, store: SqliteJobStore) -> None:
+        """What housekeeping does now and then."""
+        await self._witnessed(store.expire(EXPIRED_AT_ONCE), lambda _: None, self.tell_expired)
+
+    def tell_expired(self, connection: Connection) -> None:
+        """Tell of jobs that expired in the transaction that is under way."""
+        for (name,) in connection.execute(EXPIRED).fetchall():
+            if name not in self._disk.expired:
+                self.store.writer.after_commit(partial(self._tell_expired, name))
+
+    def _tell_expired(self, name: str) -> None:
+        if name not in self._disk.expired:
+            self._disk.expired.add(name)
+            self._tell(Kind.EXPIRED, name)
 
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
         return await self._witnessed(super().ack(deliveries), partial(self._tell_settled, Kind.ACKED, deliveries, {}))
@@ -288,7 +300,7 @@ class WitnessedJobQueue(SqliteJobQueue):
             for name, result in zip(names, results, strict=True):
                 self._tell(Kind.NACKED, name, Settlement(result))
 
-        WITNESS.set(Witness(tell))
+        WITNESS.set(tell)
         super()._requeue(leasing)
         WITNESS.set(None)
 
@@ -298,22 +310,23 @@ class WitnessedJobQueue(SqliteJobQueue):
             return super()._submit(job)
 
         def witnessed(connection: Connection) -> T:
-            try:
-                result = job(connection)
-            except JobStateError:
-                self.store.writer.after_refusal(witness.refused)
-                raise
-            self.store.writer.after_commit(partial(witness.committed, result))
+            result = job(connection)
+            LOOK.get()(connection)
+            self.store.writer.after_commit(partial(witness, result))
             return result
 
         return super()._submit(witnessed)
 
-    async def _witnessed(self, call: Awaitable[T], tell: Callable[[T], None]) -> T:
-        WITNESS.set(Witness(tell))
+    async def _witnessed(
+        self, call: Awaitable[T], tell: Callable[[T], None], look: Callable[[Connection], None] = _nothing
+    ) -> T:
+        WITNESS.set(tell)
+        LOOK.set(look)
         try:
             return await call
         finally:
             WITNESS.set(None)
+            LOOK.set(_nothing)
 
     def _tell_settled(
         self, kind: Kind, deliveries: Sequence[Delivery], how: dict[str, Any], results: list[Settled]

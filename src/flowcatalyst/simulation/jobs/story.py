@@ -37,11 +37,13 @@ class Known:
     job: Job
     number: int  # in the order in which they were made
     mode: DispatchMode
+    target: str
     in_lane_since: int | None  # place in the history; None: it is ordered with nothing (any more)
     finished: Status | None = None
     hold: Hold | None = None  # by the store; the process may not know that it is over
     lost: dict[int, Hold] = field(default_factory=dict)  # by the handing-out that ended it
     in_error: bool = False
+    is_delayed: bool = False  # it was given back for a while
     failures: int = 0  # that count, since a person said that it is to be tried again
     not_before: float = 0.0  # inf: it waits for a person
     settled: list[Outcome] = field(default_factory=list)  # of its attempts, in the order in which the store knows them
@@ -93,13 +95,14 @@ class Story:
             case Kind.NACKED if known is not None:
                 self._nacked(known, event.process, event.value)
             case Kind.RETRIED if known is not None:
-                known.failures, known.not_before, known.in_error = 0, 0.0, False
+                known.failures, known.not_before, known.in_error, known.is_delayed = 0, 0.0, False, False
             case Kind.CANCELLED if known is not None:
                 self._finish(known, Status.CANCELLED)
             case Kind.EXPIRED if known is not None:
                 self._finish(known, Status.EXPIRED)
-            case Kind.CHANGED if known is not None and event.value.mode is not None:
-                self._change_mode(known, event.value.mode)
+            case Kind.CHANGED if known is not None:
+                known.target, known.hold = event.value.target or known.target, None
+                self._change_mode(known, event.value.mode or known.mode)
             case Kind.HELD:
                 self.held.setdefault(event.job, self.index)
             case Kind.RELEASED:
@@ -112,7 +115,7 @@ class Story:
 
     def _created(self, job: Job) -> None:
         since = None if job.mode is DispatchMode.IMMEDIATE else self.index
-        known = self.jobs[job.id] = Known(job, len(self.jobs), job.mode, since)
+        known = self.jobs[job.id] = Known(job, len(self.jobs), job.mode, job.target, since)
         if job.group is not None:
             self.groups.setdefault(job.group, []).append(known)
         if job.idempotency_key is not None:
@@ -159,7 +162,7 @@ class Story:
         hold = known.hold
         if settlement.result is not Settled.OK or hold is None or known.finished is not None:
             return
-        known.hold = None
+        known.hold, known.is_delayed = None, settlement.delay_s > 0
         if (outcome := hold.answer) is None:
             return
         known.settled.append(outcome)
@@ -187,7 +190,9 @@ class Story:
         known.finished, known.hold, known.in_lane_since = status, None, None
 
     def _change_mode(self, known: Known, mode: DispatchMode) -> None:
-        """One that failed and may be passed by the others stays beside them."""
+        """One that failed, or waits, and may be passed by the others stays beside them."""
+        if mode is known.mode:
+            return
         known.mode, was_in_lane = mode, known.in_lane_since
-        failed = mode is DispatchMode.NEXT_ON_ERROR and known.not_before > 0.0
-        known.in_lane_since = None if mode is DispatchMode.IMMEDIATE or failed else was_in_lane or self.index
+        waits = mode is DispatchMode.NEXT_ON_ERROR and (known.in_error or known.is_delayed)
+        known.in_lane_since = None if mode is DispatchMode.IMMEDIATE or waits else was_in_lane or self.index

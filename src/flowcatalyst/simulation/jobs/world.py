@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from typing import Any, TypeVar
@@ -19,7 +20,7 @@ from flowcatalyst.router.engine import Engine
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.policy import Delays
 from flowcatalyst.router.pool import Pool
-from flowcatalyst.simulation.jobs.history import History, Kind
+from flowcatalyst.simulation.jobs.history import History, Kind, Sent
 from flowcatalyst.simulation.jobs.store import WITNESS, Disk, SimulatedFile, StoreFaults, Witness, WitnessedJobQueue
 from flowcatalyst.simulation.loop import SeededLoop, VirtualClock
 from flowcatalyst.simulation.queue import Dice
@@ -27,6 +28,7 @@ from flowcatalyst.simulation.queue import Dice
 T = TypeVar("T")
 QUEUE = "jobs"
 OPEN_AGAIN_S = 0.5
+HOUSEKEEPING_S = 1.5
 CALL_TIMEOUT_S = 8.0  # after which a client hangs up; what it asked for may happen all the same
 
 
@@ -42,7 +44,8 @@ class _Witness:
 
     async def attempt(self, delivery: Delivery, timeout_s: float | None = None) -> Outcome:
         name = delivery.pointer.id
-        self._history.add(Kind.ATTEMPT, name, self._process, delivery.pool)
+        sent = Sent(delivery.pool, delivery.pointer.mediation_target)
+        self._history.add(Kind.ATTEMPT, name, self._process, sent)
         try:
             outcome = await self._mediator.attempt(delivery, timeout_s)
         except BaseException:
@@ -92,6 +95,7 @@ class Process:
         self.is_up = False  # its store is open and its engine runs
         self.stopping = False
         self.paused = False
+        self.housekeeping: asyncio.Task[None] | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -140,6 +144,16 @@ class JobsWorld:
         process.engine.start(queues, self.pools, process.engine.witness, _NoLog(), self._delays)
         limits = {code: limits.concurrency for code, limits in self.pools.items()}
         self.history.add(Kind.STARTED, process=process.owner, value=limits)
+        process.housekeeping = self.loop.create_task(self._keep_house(process))
+
+    async def _keep_house(self, process: Process) -> None:
+        queue = process.store.queue
+        assert isinstance(queue, WitnessedJobQueue)
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_S)
+            with suppress(QueueUnavailableError):
+                if await process.store.lead():
+                    await queue.expire(process.store)
 
     async def stop(self, name: str) -> None:
         """Ask a process to stop and wait until it did, or crashed while it tried."""
@@ -160,6 +174,9 @@ class JobsWorld:
 
     async def _stop(self, process: Process) -> None:
         await process.engine.stop()
+        if process.housekeeping is not None:
+            process.housekeeping.cancel()
+            await asyncio.wait([process.housekeeping])
         await process.store.close()
 
     def crash(self, name: str) -> None:
@@ -249,7 +266,7 @@ class JobsWorld:
                 if not created.repeated:
                     self.history.add(Kind.CREATED, created.state.job.id, process.owner, created.state.job)
 
-        created = await self.ask(process, lambda store: store.create(jobs), Witness(tell))
+        created = await self.ask(process, lambda store: store.create(jobs), tell)
         for one in created:
             self.history.add(Kind.ANSWERED, one.state.job.id, process.owner)
         return created
@@ -264,7 +281,12 @@ class JobsWorld:
 
         store = SqliteJobStore(self.disk.path, self.clock, make_file=make_file)
         store.queue = WitnessedJobQueue(
-            made[0], self.history, self._leases, self._poll_interval_s, self._visibility_s
+            made[0],
+            self.disk,
+            self.history,
+            self._leases,
+            poll_interval_s=self._poll_interval_s,
+            visibility_s=self._visibility_s,
         )
         warnings = WarningLog(self.clock)
         engine = _WitnessedEngine(_NoDeadLetters(), warnings, self.clock)

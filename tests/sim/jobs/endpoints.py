@@ -9,7 +9,7 @@ from flowcatalyst.simulation.endpoint import Behaviour, respond
 from flowcatalyst.simulation.queue import Dice
 
 Answer = tuple[float, Response | DeliveryError]
-OUTAGE = (5.0, 20.0)  # "down" is down between these
+OUTAGE = (4.0, 14.0)  # "down" is down between these
 
 
 class Endpoints:

@@ -9,7 +9,7 @@ from flowcatalyst.dispatch.job import DEFAULT_SEQUENCE, Job, Kind
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.simulation.jobs.store import StoreFaults
 
-TROUBLES_S = 30.0  # how long faults go on
+TROUBLES_S = 20.0  # how long faults go on
 YEAR_S, HOUR_S = 365 * 86400.0, 3600.0
 NACK_DELAY_S = 4.0
 ENDPOINT_TROUBLES = ("server error", "gateway", "refused", "reset", "hang", "bad request", "429", "429 bare", "ack=false")
@@ -77,7 +77,7 @@ class Plan:
     store_faults: StoreFaults
     endpoint_troubles: tuple[str, ...]
     visibility_s: float = 60.0
-    poll_interval_s: float = 0.2
+    poll_interval_s: float = 0.25
     troubles_s: float = TROUBLES_S
 
     @property
@@ -185,14 +185,14 @@ def _troubles(seed: int, rng: random.Random) -> Plan:
     """Everything goes wrong that can."""
     draw = _Draw(rng, ("flaky", "flaky", "healthy", "odd", "down"), features=_features(rng))
     processes = tuple(f"p{n}" for n in range(rng.choice((1, 2, 2, 3))))
-    visibility_s = rng.choice((4.0, 8.0, 20.0))
+    visibility_s = rng.choice((3.0, 3.0, 6.0, 20.0))
     pools = {
         code: PoolLimits(concurrency=rng.randint(1, 5), capacity=rng.choice((None, None, rng.randint(2, 10))))
         for code in TWO_POOLS
     }
     acts = sorted(draw.acts(processes, visibility_s), key=lambda act: act.at)
     troubles = tuple(name for name in ENDPOINT_TROUBLES if draw.chance(0.5))
-    batches = draw.batches(rng.randint(20, 40), TROUBLES_S)
+    batches = draw.batches(rng.randint(20, 36), TROUBLES_S)
     return Plan(
         seed, "troubles", processes, pools, batches, acts, draw.store_faults(), troubles, visibility_s
     )
@@ -205,9 +205,9 @@ def _prompt(seed: int, rng: random.Random) -> Plan:
     pools = {code: PoolLimits(concurrency=rng.randint(1, 4)) for code in TWO_POOLS}
     whats = ("retry", "retry", "cancel", "change", "hold")
     acts = [
-        Act(rng.uniform(0.5, 20.0), rng.choice(whats), seconds=rng.uniform(0.5, 4.0)) for _ in range(rng.randint(0, 20))
+        Act(rng.uniform(0.5, 16.0), rng.choice(whats), seconds=rng.uniform(0.5, 4.0)) for _ in range(rng.randint(0, 20))
     ]
-    batches = draw.batches(rng.randint(20, 40), 20.0)
+    batches = draw.batches(rng.randint(20, 40), 16.0)
     troubles = tuple(name for name in ("server error", "bad request", "429", "ack=false") if draw.chance(0.5))
     acts.sort(key=lambda act: act.at)
-    return Plan(seed, "prompt", processes, pools, batches, acts, StoreFaults(), troubles, troubles_s=20.0)
+    return Plan(seed, "prompt", processes, pools, batches, acts, StoreFaults(), troubles, troubles_s=16.0)

@@ -79,7 +79,9 @@ def _act_on(connection: sqlite3.Connection, row: Row, action: Action, actor: str
         case Retry():
             connection.execute(_RETRY, (number,))
             connection.execute(_SHOW, (place,))
-            refresh(connection, [lanes.one(connection, _MESSAGE, (place,))], now)
+            lane = lanes.one(connection, _MESSAGE, (place,))
+            _make_receipts_stale(connection, lane)
+            refresh(connection, [lane], now)
         case Change(mode=mode, target=target, payload=payload, content_type=content_type, headers=headers):
             values = {"mode": mode, "target": target, "payload": payload, "content_type": content_type}
             encoded = None if headers is None else encode_headers(headers)
@@ -121,18 +123,13 @@ _MAKE_STALE: Final = "UPDATE lanes SET epoch = epoch + 1 WHERE id = :lane AND ow
 
 
 def _move(connection: sqlite3.Connection, state: JobState, place: int, mode: DispatchMode, now: float) -> None:
-    """To where its mode has a job: in the lane of its group, or in one of its own.
-
-    Receipts of a lease that ended unnoticed are good for nothing afterwards: what their router sent is not what is to
-    be sent now.
-    """
+    """To where its mode has a job: in the lane of its group, or in one of its own."""
     found = connection.execute(_MESSAGE, (place,)).fetchone()
     if found is None:
         return  # its time has not come
     lane, visible_at = found
+    _make_receipts_stale(connection, lane)
     if mode is state.job.mode:
-        connection.execute(_MARK_AGAIN, {"lane": lane})
-        connection.execute(_MAKE_STALE, {"lane": lane})
         return
     waits = state.status is Status.ERROR or visible_at is not None
     group = None if mode is DispatchMode.IMMEDIATE else state.job.group
@@ -144,7 +141,10 @@ def _move(connection: sqlite3.Connection, state: JobState, place: int, mode: Dis
     for statement in statements:
         connection.execute(statement, move)
     now_in = lanes.one(connection, _MESSAGE, (place,))
-    for left in {lane, now_in}:
-        connection.execute(_MARK_AGAIN, {"lane": left})
-        connection.execute(_MAKE_STALE, {"lane": left})
     refresh(connection, {lane, now_in}, now)
+
+
+def _make_receipts_stale(connection: sqlite3.Connection, lane: int) -> None:
+    """Those of a lease that ended unnoticed: what its router sent may not be what is to be sent now."""
+    connection.execute(_MARK_AGAIN, {"lane": lane})
+    connection.execute(_MAKE_STALE, {"lane": lane})

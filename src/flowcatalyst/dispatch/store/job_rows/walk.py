@@ -93,7 +93,7 @@ def _walk(connection: sqlite3.Connection, which: Filter, cursor: int | None) -> 
         conditions.append("j.status = :status")
         parameters["status"] = which.status
         if which.status not in FINISHED:
-            conditions += ["j.finished_at IS NULL", f"NOT {IS_LEASED}"]
+            conditions.append(f"NOT {IS_LEASED}")
     if which.parked is not None:
         conditions.append(f"{'' if which.parked else 'NOT '}(j.status = 'ERROR' AND j.next_attempt_at IS NULL)")
     if which.target is not None:
@@ -139,7 +139,7 @@ _UNFINISHED: Final = _by("unfinished_jobs", "status = :status AND finished_at IS
 _UNFINISHED_IN_ORDER: Final = _by(
     "unfinished_in_order", "status = :status AND finished_at IS NULL AND mode <> 'IMMEDIATE' AND mode = :mode"
 )
-_GIVEN_UP: Final = _by("jobs_given_up", "status IN ('CANCELLED', 'EXPIRED') AND status = :status")
+_ENDED: Final = _by("ended_jobs", "status = :status AND finished_at IS NOT NULL")
 
 
 def _numbers(which: Filter) -> str:
@@ -155,7 +155,8 @@ def _numbers(which: Filter) -> str:
         (which.status is Status.ERROR, _UNFINISHED),
         (which.code is not None, _BY_CODE),
         (unfinished, _UNFINISHED),
-        (which.status in (Status.CANCELLED, Status.EXPIRED), _GIVEN_UP),
+        (which.status in (Status.CANCELLED, Status.EXPIRED), _ENDED),
         (which.created_from is not None or which.created_before is not None, _BY_TIME),
+        (which.status is Status.COMPLETED, _ENDED),  # as nearly all are, so that the time comes before it
     )
     return next((numbers for fits, numbers in choices if fits), _ALL)

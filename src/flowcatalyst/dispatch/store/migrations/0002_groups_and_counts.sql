@@ -110,12 +110,12 @@ FROM (
   FROM jobs AS j WHERE j.finished_at IS NULL AND j.status = 'ERROR') AS failed
 WHERE messages.seq = failed.seq;
 
--- Lists walk one of these, the newest job first. Those of finished jobs are few, or in the order in which jobs come.
+-- Lists walk one of these, the newest job first.
 DROP INDEX unfinished_jobs;
 CREATE INDEX unfinished_jobs ON jobs (status, number) WHERE finished_at IS NULL;
 CREATE INDEX unfinished_in_order ON jobs (status, mode, number) WHERE finished_at IS NULL AND mode <> 'IMMEDIATE';
 CREATE INDEX parked_jobs ON jobs (number) WHERE status = 'ERROR' AND next_attempt_at IS NULL;
-CREATE INDEX jobs_given_up ON jobs (status, number) WHERE status IN ('CANCELLED', 'EXPIRED');
+CREATE INDEX ended_jobs ON jobs (status, number) WHERE finished_at IS NOT NULL;
 CREATE INDEX jobs_by_time ON jobs (created_at, number);
 
 CREATE TABLE job_metadata (

@@ -12,7 +12,17 @@ from flowcatalyst.simulation.jobs.store import StoreFaults
 TROUBLES_S = 20.0  # how long faults go on
 YEAR_S, HOUR_S = 365 * 86400.0, 3600.0
 NACK_DELAY_S = 4.0
-ENDPOINT_TROUBLES = ("server error", "gateway", "refused", "reset", "hang", "bad request", "429", "429 bare", "ack=false")
+ENDPOINT_TROUBLES = (
+    "server error",
+    "gateway",
+    "refused",
+    "reset",
+    "hang",
+    "bad request",
+    "429",
+    "429 bare",
+    "ack=false",
+)
 MODES = tuple(DispatchMode)
 GROUPS = tuple(f"g{n}" for n in range(5))
 TWO_POOLS = (DEFAULT_POOL, "A")
@@ -121,9 +131,7 @@ class _Draw:
                 expires_in = (scheduled_in or 0.0) + rng.choice((0.3, 2.0, 8.0, 30.0))
             key = f"k{n}" if self.chance(0.6) else None
             orders.append(
-                Order(
-                    f"j{n}", group, mode, host, pool, self.terms(), sequence, scheduled_in, expires_in, key
-                )
+                Order(f"j{n}", group, mode, host, pool, self.terms(), sequence, scheduled_in, expires_in, key)
             )
         return orders
 
@@ -161,7 +169,9 @@ class _Draw:
         if self.chance(0.35):
             acts += [Act(at, "stop", name) for at, name in some(2)]
         if self.chance(0.4):
-            acts += [Act(at, "pause", name, rng.choice((1.0, visibility_s + rng.uniform(0.1, 6.0)))) for at, name in some(3)]
+            acts += [
+                Act(at, "pause", name, rng.choice((1.0, visibility_s + rng.uniform(0.1, 6.0)))) for at, name in some(3)
+            ]
         if self.chance(0.3):
             acts += [Act(at, "cut off", name, rng.choice((0.5, 3.0, visibility_s + 2.0))) for at, name in some(3)]
         if self.chance(0.15):
@@ -192,10 +202,8 @@ def _troubles(seed: int, rng: random.Random) -> Plan:
     }
     acts = sorted(draw.acts(processes, visibility_s), key=lambda act: act.at)
     troubles = tuple(name for name in ENDPOINT_TROUBLES if draw.chance(0.5))
-    batches = draw.batches(rng.randint(20, 36), TROUBLES_S)
-    return Plan(
-        seed, "troubles", processes, pools, batches, acts, draw.store_faults(), troubles, visibility_s
-    )
+    batches = draw.batches(rng.randint(16, 32), TROUBLES_S)
+    return Plan(seed, "troubles", processes, pools, batches, acts, draw.store_faults(), troubles, visibility_s)
 
 
 def _prompt(seed: int, rng: random.Random) -> Plan:
@@ -207,7 +215,7 @@ def _prompt(seed: int, rng: random.Random) -> Plan:
     acts = [
         Act(rng.uniform(0.5, 16.0), rng.choice(whats), seconds=rng.uniform(0.5, 4.0)) for _ in range(rng.randint(0, 20))
     ]
-    batches = draw.batches(rng.randint(20, 40), 16.0)
+    batches = draw.batches(rng.randint(16, 32), 16.0)
     troubles = tuple(name for name in ("server error", "bad request", "429", "ack=false") if draw.chance(0.5))
     acts.sort(key=lambda act: act.at)
     return Plan(seed, "prompt", processes, pools, batches, acts, StoreFaults(), troubles, troubles_s=16.0)

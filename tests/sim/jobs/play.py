@@ -62,7 +62,9 @@ class _Stage:
 
     def __init__(self, loop: SeededLoop, plan: Plan, errors: list[str]) -> None:
         loop.steps_limit = STEPS_LIMIT
-        loop.set_exception_handler(lambda _, context: errors.append(str(context.get("exception") or context["message"])))
+        loop.set_exception_handler(
+            lambda _, context: errors.append(str(context.get("exception") or context["message"]))
+        )
         self.loop, self.plan = loop, plan
         self.rng = random.Random(plan.seed + 1)
         self.dice = Dice(random.Random(plan.seed + 2))
@@ -248,32 +250,28 @@ class _Stage:
             if left <= left_alone and not any(one.paused for one in world.processes.values()):
                 break
             await asyncio.sleep(1.0)
-        await asyncio.sleep(3.0)
+        await asyncio.sleep(1.5)
 
     async def _look_at_the_end(self) -> None:
         """How every job ended, as the store tells it to somebody who opens it afterwards."""
         world = self.world
-        world.start("p9")
-        process = world.processes["p9"]
-        while not process.is_up:
-            await asyncio.sleep(0.1)
-        await process.engine.stop()
+        store = world.new_store("p9/0")
+        await store.open()
         lanes: dict[int, list[str | None]] = {}
         for number, name in world.disk.rows(LANES):
             lanes.setdefault(number, []).append(name)
         jobs = world.disk.rows("SELECT number, id FROM jobs")
         for number, job in jobs:
-            state, attempts = await process.store.find(job), await process.store.attempts_of(job)
+            state, attempts = await store.find(job), await store.attempts_of(job)
             final = Final(state, tuple(attempts), tuple(lanes.get(number, ())))
             world.history.add(Kind.FINAL, job, value=final)
-        figures = await process.store.figures()
-        depth = await process.store.queue.depth()
+        figures = await store.figures()
+        depth = await store.queue.depth()
         kept: dict[str, Any] = {"waiting": depth.waiting, "leased": depth.leased, "delayed": depth.delayed}
         kept |= {"parked": figures.parked, "scheduled": figures.scheduled, "groups": figures.groups}
         kept |= {"blocked": figures.blocked, "not parked": figures.waiting}
         world.history.add(Kind.COUNTED, value=Counts(kept, {**_scan(world.disk), "jobs": {job for _, job in jobs}}))
-        await process.store.close()
-        world.crash("p9")
+        await store.close()
 
 
 LANES = """

@@ -5,15 +5,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from flowcatalyst.core.errors import QueueUnavailableError, StorageError
 from flowcatalyst.core.message import Delivery, Outcome, Verdict
 from flowcatalyst.core.warnings import WarningLog
 from flowcatalyst.dispatch.job import Job
 from flowcatalyst.dispatch.store.contract import Created
-from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
 from flowcatalyst.http.contract import HttpClient
 from flowcatalyst.http.mediator import Mediator
 from flowcatalyst.router.engine import Engine
@@ -21,7 +21,15 @@ from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.policy import Delays
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.simulation.jobs.history import History, Kind, Sent
-from flowcatalyst.simulation.jobs.store import WITNESS, Disk, SimulatedFile, StoreFaults, Witness, WitnessedJobQueue
+from flowcatalyst.simulation.jobs.store import (
+    WITNESS,
+    Disk,
+    SimulatedFile,
+    StoreFaults,
+    Witness,
+    WitnessedJobQueue,
+    WitnessedJobStore,
+)
 from flowcatalyst.simulation.loop import SeededLoop, VirtualClock
 from flowcatalyst.simulation.queue import Dice
 
@@ -89,7 +97,9 @@ class _NoLog:
 class Process:
     """One life of a process, and what others can do with it."""
 
-    def __init__(self, name: str, life: int, store: SqliteJobStore, file: SimulatedFile, engine: _WitnessedEngine) -> None:
+    def __init__(
+        self, name: str, life: int, store: WitnessedJobStore, file: SimulatedFile, engine: _WitnessedEngine
+    ) -> None:
         self.name, self.life, self.owner = name, life, f"{name}/{life}"
         self.store, self.file, self.engine = store, file, engine
         self.is_up = False  # its store is open and its engine runs
@@ -147,13 +157,11 @@ class JobsWorld:
         process.housekeeping = self.loop.create_task(self._keep_house(process))
 
     async def _keep_house(self, process: Process) -> None:
-        queue = process.store.queue
-        assert isinstance(queue, WitnessedJobQueue)
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             with suppress(QueueUnavailableError):
                 if await process.store.lead():
-                    await queue.expire(process.store)
+                    await process.store.queue.expire(process.store)
 
     async def stop(self, name: str) -> None:
         """Ask a process to stop and wait until it did, or crashed while it tried."""
@@ -243,7 +251,7 @@ class JobsWorld:
         return [process for process in self.processes.values() if process.is_up and not process.stopping]
 
     async def ask(
-        self, process: Process, call: Callable[[SqliteJobStore], Awaitable[T]], tell: Witness | None = None
+        self, process: Process, call: Callable[[WitnessedJobStore], Awaitable[T]], tell: Witness | None = None
     ) -> T:
         """The answer of a process. `tell` learns of the result when it is committed, whoever hears the answer."""
 
@@ -273,26 +281,22 @@ class JobsWorld:
 
     def _new_process(self, name: str, life: int) -> Process:
         owner = f"{name}/{life}"
-        made: list[SimulatedFile] = []
+        store = self.new_store(owner)
+        engine = _WitnessedEngine(_NoDeadLetters(), WarningLog(self.clock), self.clock)
+        engine.witness = _Witness(self._mediator, self.history, owner)
+        engine.made_pools = []
+        return Process(name, life, store, store.queue.store, engine)
 
-        def make_file(*args: Any, **options: Any) -> SimulatedFile:
-            made.append(SimulatedFile(*args, disk=self.disk, owner=owner, faults=self.faults, dice=self.dice, **options))
-            return made[-1]
-
-        store = SqliteJobStore(self.disk.path, self.clock, make_file=make_file)
+    def new_store(self, owner: str) -> WitnessedJobStore:
+        """The store as a process opens it."""
+        make_file = partial(SimulatedFile, disk=self.disk, owner=owner, faults=self.faults, dice=self.dice)
+        store = WitnessedJobStore(self.disk.path, self.clock, make_file=make_file)
         store.queue = WitnessedJobQueue(
-            made[0],
+            store.queue.store,
             self.disk,
             self.history,
             self._leases,
             poll_interval_s=self._poll_interval_s,
             visibility_s=self._visibility_s,
         )
-        warnings = WarningLog(self.clock)
-        engine = _WitnessedEngine(_NoDeadLetters(), warnings, self.clock)
-        engine.witness = _Witness(self._mediator, self.history, owner)
-        engine.made_pools = []
-        return Process(name, life, store, made[0], engine)
-
-
-
+        return store

@@ -20,13 +20,22 @@ class Endpoints:
         self._healed = False
 
     def behaviours(self) -> dict[str, Behaviour]:
-        return {"healthy": self._good, "flaky": self._flaky, "odd": self._odd, "down": self._down}
+        return {
+            "healthy": self._good,
+            "slow": self._slow,
+            "flaky": self._flaky,
+            "odd": self._odd,
+            "down": self._down,
+        }
 
     def heal(self) -> None:
         self._healed = True
 
     def _good(self, now: float, job_id: str) -> Answer:
         return self._rng.uniform(0.01, 0.2), respond(self._rng.choice((200, 202, 204)))
+
+    def _slow(self, now: float, job_id: str) -> Answer:
+        return self._rng.uniform(0.05, 0.2 if self._healed else 2.5), respond(200)
 
     def _flaky(self, now: float, job_id: str) -> Answer:
         return self._troubled(0.35, now, job_id)

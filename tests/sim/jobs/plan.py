@@ -184,6 +184,8 @@ class _Draw:
 
 def draw_plan(seed: int) -> Plan:
     rng = random.Random(f"jobs:{seed}")
+    if seed % 8 == 5:
+        return _lapse(seed, rng)
     return _prompt(seed, rng) if seed % 4 == 3 else _troubles(seed, rng)
 
 
@@ -204,6 +206,20 @@ def _troubles(seed: int, rng: random.Random) -> Plan:
     troubles = tuple(name for name in ENDPOINT_TROUBLES if draw.chance(0.5))
     batches = draw.batches(rng.randint(16, 32), TROUBLES_S)
     return Plan(seed, "troubles", processes, pools, batches, acts, draw.store_faults(), troubles, visibility_s)
+
+
+def _lapse(seed: int, rng: random.Random) -> Plan:
+    """Processes stand still for longer than their leases go on, mostly in the middle of an attempt."""
+    plan = _troubles(seed, rng)
+    plan.theme, plan.processes, plan.visibility_s = "lapse", ("p0", "p1", "p2")[: rng.randint(2, 3)], 3.0
+    plan.batches = _Draw(rng, ("slow", "slow", "flaky"), features=_features(rng)).batches(
+        rng.randint(16, 32), TROUBLES_S
+    )
+    pauses = [
+        Act(rng.uniform(0.5, TROUBLES_S), "pause", rng.choice(plan.processes), rng.uniform(3.0, 7.0)) for _ in range(6)
+    ]
+    plan.acts = sorted([*(act for act in plan.acts if act.what != "crash"), *pauses], key=lambda act: act.at)
+    return plan
 
 
 def _prompt(seed: int, rng: random.Random) -> Plan:

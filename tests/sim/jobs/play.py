@@ -21,6 +21,7 @@ from flowcatalyst.simulation.queue import Dice
 from flowcatalyst.simulation.rules.common import Violation
 from tests.sim.jobs.endpoints import Endpoints
 from tests.sim.jobs.plan import GROUPS, NACK_DELAY_S, Act, Order, Plan, draw_plan
+from tests.sim.jobs.sometimes import happened
 from tests.sim.play import quiet_logs
 
 DRAIN_LIMIT_S = 1800.0
@@ -41,6 +42,21 @@ class Played:
     trace: int
     steps: int
     errors: list[str]  # what broke in a way nobody planned
+
+    @property
+    def theme(self) -> str:
+        return f"jobs: {self.plan.theme}"
+
+    @property
+    def messages(self) -> int:
+        return sum(event.kind is Kind.CREATED for event in self.events)
+
+    @property
+    def attempts(self) -> int:
+        return sum(event.kind is Kind.ATTEMPT for event in self.events)
+
+    def happened(self) -> set[str]:
+        return happened(self.events, self.drawn)
 
 
 def play(seed: int) -> Played:

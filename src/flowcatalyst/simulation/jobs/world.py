@@ -276,6 +276,7 @@ class JobsWorld:
 
         created = await self.ask(process, lambda store: store.create(jobs), tell)
         for one in created:
+            self.dice.note("asked again with the same key", one.repeated)
             self.history.add(Kind.ANSWERED, one.state.job.id, process.owner)
         return created
 

@@ -88,6 +88,7 @@ class Plan:
     endpoint_troubles: tuple[str, ...]
     visibility_s: float = 60.0
     poll_interval_s: float = 0.25
+    long_poll_s: float = 5.0  # long: a wake-up that is lost is not made good by the next look
     troubles_s: float = TROUBLES_S
 
     @property

@@ -24,7 +24,7 @@ from tests.sim.jobs.plan import GROUPS, NACK_DELAY_S, Act, Order, Plan, draw_pla
 from tests.sim.jobs.sometimes import happened
 from tests.sim.play import quiet_logs
 
-DRAIN_LIMIT_S = 1800.0
+DRAIN_LIMIT_S = 300.0
 STEPS_LIMIT = 300_000
 CREATE_TRIES = 12
 UNFINISHED = "finished_at IS NULL"
@@ -95,6 +95,7 @@ class _Stage:
             delays=Delays(nack_delay_s=NACK_DELAY_S, follower_s=1.0),
             visibility_s=plan.visibility_s,
             poll_interval_s=plan.poll_interval_s,
+            long_poll_s=plan.long_poll_s,
         )
         self.stepped_s = self.latest_s = 0.0  # how far the wall clock is ahead, and ever was
         self._under_way: set[asyncio.Task[None]] = set()

@@ -125,9 +125,9 @@ class _Scene:
     def created(self, event: Event, story: Story) -> Iterator[str]:
         job = event.value
         others = [one for one in story.groups.get(job.group or "", ()) if one.finished is None]
-        if job.mode is not DispatchMode.IMMEDIATE:
-            if any(one.hold is not None and one.job.sequence > job.sequence and one.in_lane_since for one in others):
-                yield "a lower sequence comes too late"
+        later = [one for one in others if one.in_lane_since is not None and one.job.sequence > job.sequence]
+        if job.mode is not DispatchMode.IMMEDIATE and any(one.hold is not None for one in later):
+            yield "a lower sequence comes too late"
         if len({job.mode, *(one.mode for one in others)}) == len(DispatchMode) and job.group is not None:
             yield "a group has jobs of all modes"
 

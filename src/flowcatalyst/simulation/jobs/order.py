@@ -11,7 +11,7 @@ def order_of_a_group(event: Event, story: Story) -> Iterator[str]:
     """No attempt begins while an earlier job of the group is owed.
 
     Earlier is what has a lower sequence, or was made before. It is owed from when its time came: BLOCK_ON_ERROR until
-    it is finished, NEXT_ON_ERROR until it was tried. What came while a process had the later one in hand does not count.
+    it is finished, NEXT_ON_ERROR until it was tried. What came while the later one was in hand does not count.
     """
     known = story.jobs[event.job]
     hold = known.hold

@@ -42,9 +42,11 @@ def one_process_has_a_group(event: Event, story: Story) -> Iterator[str]:
     if known.in_lane_since is None:
         return
     for other in story.in_lane_with(known):
-        if other is not known and other.hold is not None and other.hold.number != event.value.number:
-            if story.has_it(other, event.at):
-                yield f"handed to {event.process} while {other.hold.process} has {other.job.id} of the same group"
+        hold = other.hold
+        if other is known or hold is None or hold.number == event.value.number:
+            continue
+        if story.has_it(other, event.at):
+            yield f"handed to {event.process} while {hold.process} has {other.job.id} of the same group"
 
 
 def stale_receipts_change_nothing(event: Event, story: Story) -> Iterator[str]:

@@ -69,9 +69,8 @@ def _could_start_at(known: Known, story: Story, slots: _Slots, event: Event) -> 
     job = known.job
     if isinf(known.not_before) or known.flights or (known.hold is not None and known.hold.answer is not None):
         return None
-    if known.mode is not DispatchMode.IMMEDIATE:
-        if job.group in story.held or not _is_its_turn(known, story):
-            return None
+    if known.mode is not DispatchMode.IMMEDIATE and (job.group in story.held or not _is_its_turn(known, story)):
+        return None
     if not slots.free(known):
         return None
     due = 0.0 if job.scheduled_for is None else event.at + job.scheduled_for - event.wall
@@ -87,7 +86,8 @@ def _is_its_turn(known: Known, story: Story) -> bool:
             continue
         if other.flights:
             return False
-        if known.in_lane_since is not None and other.in_lane_since is not None:
-            if other.place < known.place or (other.hold is not None and known.hold is None):
-                return False
+        if known.in_lane_since is None or other.in_lane_since is None:
+            continue
+        if other.place < known.place or (other.hold is not None and known.hold is None):
+            return False
     return True

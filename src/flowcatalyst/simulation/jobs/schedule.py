@@ -32,7 +32,7 @@ def expires_in_time(event: Event, story: Story) -> Iterator[str]:
 
 
 def waits_as_its_schedule_says(event: Event, story: Story) -> Iterator[str]:
-    """After a failure it waits as long as its own schedule says, or its endpoint asked; after the last, for a person."""
+    """After a failure it waits as long as its schedule says, or its endpoint asked; after the last one for a person."""
     known = story.jobs[event.job]
     if isinf(known.not_before):
         yield f"handed out after {known.failures} failures, although it waits for a person"

@@ -31,8 +31,6 @@ Witness = Callable[[Any], None]  # is told the result of a call once that is com
 
 # Who wants to know of the call that this task makes.
 WITNESS: ContextVar[Witness | None] = ContextVar("witness", default=None)
-# What to look at before it is committed.
-LOOK: ContextVar[Callable[[Connection], None]] = ContextVar("look", default=lambda connection: None)
 EXPIRED_AT_ONCE: Final = 100
 _databases = count()
 _template: list[Connection] = []
@@ -40,6 +38,10 @@ _template: list[Connection] = []
 
 def _nothing(connection: Connection) -> None:
     """There is nothing to look at."""
+
+
+# What to look at before it is committed.
+LOOK: ContextVar[Callable[[Connection], None]] = ContextVar("look", default=_nothing)
 
 
 @dataclass(slots=True)
@@ -253,9 +255,10 @@ class WitnessedJobQueue(SqliteJobQueue):
         *,
         poll_interval_s: float,
         visibility_s: float,
+        long_poll_s: float,
     ) -> None:
         super().__init__(store, poll_interval_s=poll_interval_s)
-        self.capabilities = replace(self.capabilities, visibility_s=visibility_s)
+        self.capabilities = replace(self.capabilities, visibility_s=visibility_s, long_poll_s=long_poll_s)
         self._history = history
         self._leases = leases
         self._disk = disk
@@ -318,13 +321,13 @@ class WitnessedJobQueue(SqliteJobQueue):
         WITNESS.set(None)
 
     def _submit(self, job: Callable[[Connection], T]) -> "asyncio.Future[T]":
-        witness = WITNESS.get()
+        witness, look = WITNESS.get(), LOOK.get()
         if witness is None:
             return super()._submit(job)
 
         def witnessed(connection: Connection) -> T:
             result = job(connection)
-            LOOK.get()(connection)
+            look(connection)
             self.store.writer.after_commit(partial(witness, result))
             return result
 

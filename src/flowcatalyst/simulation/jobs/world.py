@@ -1,4 +1,4 @@
-"""World: one or more processes at work on one job store, each with a life that can stop, crash, pause and begin again."""
+"""World: processes at work on one job store, each with a life that can stop, crash, pause and begin again."""
 
 import asyncio
 from collections import Counter
@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from flowcatalyst.core.errors import QueueUnavailableError, StorageError
 from flowcatalyst.core.message import Delivery, Outcome, Verdict
@@ -123,13 +123,15 @@ class JobsWorld:
         delays: Delays,
         visibility_s: float,
         poll_interval_s: float,
+        long_poll_s: float,
     ) -> None:
         self.loop, self.dice, self.pools, self.faults = loop, dice, dict(pools), faults
         self.clock = VirtualClock()
         self.history = History(loop.time, self.clock.wall)
         self.disk = Disk(self.history)
         self.processes: dict[str, Process] = {}  # those that live
-        self._delays, self._visibility_s, self._poll_interval_s = delays, visibility_s, poll_interval_s
+        self._delays, self._visibility_s = delays, visibility_s
+        self._poll_interval_s, self._long_poll_s = poll_interval_s, long_poll_s
         self._mediator = Mediator(http, http, self.clock)
         self._lives, self._leases = count(1), count(1)
         self._past: list[Process] = []  # a collector that ends their coroutines would run their clean-up
@@ -260,19 +262,18 @@ class JobsWorld:
             return await call(process.store)
 
         asked = self.loop.create_task_in_life(process.life, asking())
-        done, _ = await asyncio.wait(
-            [asked, process.ended], return_when=asyncio.FIRST_COMPLETED, timeout=CALL_TIMEOUT_S
-        )
-        if asked not in done:
+        waiting: list[asyncio.Future[Any]] = [asked, process.ended]
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=CALL_TIMEOUT_S)
+        if not asked.done():
             asked.add_done_callback(lambda late: late.cancelled() or late.exception())
             raise NoAnswerError
         return asked.result()
 
     async def create(self, process: Process, jobs: Sequence[Job]) -> list[Created]:
         def tell(results: list[Created]) -> None:
-            for created in results:
+            for job, created in zip(jobs, results, strict=True):
                 if not created.repeated:
-                    self.history.add(Kind.CREATED, created.state.job.id, process.owner, created.state.job)
+                    self.history.add(Kind.CREATED, created.state.job.id, process.owner, job)
 
         created = await self.ask(process, lambda store: store.create(jobs), tell)
         for one in created:
@@ -299,5 +300,6 @@ class JobsWorld:
             self._leases,
             poll_interval_s=self._poll_interval_s,
             visibility_s=self._visibility_s,
+            long_poll_s=self._long_poll_s,
         )
         return store

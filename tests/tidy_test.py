@@ -142,7 +142,9 @@ def test_randomness_comes_from_the_id_source_only() -> None:
 def test_every_test_file_tests_something() -> None:
     for path in python_files(ROOT / "tests"):
         if path.name.endswith("_test.py"):
-            assert re.search(r"def test_|TestCase|RuleBasedStateMachine|QueueSuite", path.read_text()), path
+            assert re.search(r"def test_|TestCase|RuleBasedStateMachine|QueueSuite|JobStoreSuite", path.read_text()), (
+                path
+            )
 
 
 def test_no_file_of_tests_outgrows_what_one_reads_in_one_go() -> None:

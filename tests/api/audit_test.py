@@ -112,6 +112,23 @@ async def change_jobs(router: Running, change: Callable[..., Awaitable[None]]) -
     await change("PATCH", "/api/dispatch-jobs/{id}", f"/api/dispatch-jobs/{one}", {"mode": "IMMEDIATE"})
     await change("POST", "/api/dispatch-jobs/{id}/cancel", f"/api/dispatch-jobs/{one}/cancel")
     await change("POST", "/api/dispatch-jobs/{id}/retry", f"/api/dispatch-jobs/{other}/retry")
+    for action, more in (("retry", {}), ("change", {"change": {"mode": "IMMEDIATE"}}), ("cancel", {})):
+        await change("POST", f"/api/dispatch-jobs/{action}", body={"filter": {"code": "none"}, **more})
+    await change_groups(router, change, job)
+
+
+async def change_groups(router: Running, change: Callable[..., Awaitable[None]], job: dict[str, Any]) -> None:
+    await change("POST", "/api/message-groups/{group}/hold", "/api/message-groups/g:1/hold")
+    await change("POST", "/api/message-groups/{group}/release", "/api/message-groups/g:1/release")
+    await router.client.post("/api/dispatch-jobs", job | {"messageGroup": "g:1", "mode": "BLOCK_ON_ERROR"})
+
+    async def parked() -> bool:
+        found = (await router.client.get("/api/dispatch-jobs?messageGroup=g:1&parked=true")).json["items"]
+        return len(found) == 1
+
+    for action in ("retry-head", "skip-head"):
+        await until(parked)
+        await change("POST", f"/api/message-groups/{{group}}/{action}", f"/api/message-groups/g:1/{action}")
 
 
 def config_file(folder: Path, **more: Any) -> Path:

@@ -1,10 +1,15 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from tests.api.dispatching import Dispatching, dispatching
 from tests.api.running import Running, run_router
+from tests.servers.postgres import PostgresServer, postgres_server
+
+_schemas = count(1)
 
 
 @pytest.fixture
@@ -18,3 +23,20 @@ async def idle_router(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
     """One router for all tests that ask for nothing that changes it. They have to run in its loop: `on_idle_router`."""
     async with run_router(tmp_path_factory.mktemp("idle")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def job_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    with postgres_server(tmp_path_factory.mktemp("postgres")) as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def jobs(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Dispatching]:
+    """A router that dispatches jobs, on each kind of store."""
+    platform = {}
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("job_server")
+        platform["database_url"] = f"{server.url}?schema=jobs_{next(_schemas)}"
+    async with dispatching(tmp_path, platform=platform) as jobs:
+        yield jobs

@@ -1,154 +1,179 @@
-"""/api/dispatch-jobs of a router at work: what goes in, what can be seen, and what a person can do."""
+"""/api/dispatch-jobs: jobs are made, durable when the answer comes, and what can never be delivered is refused."""
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.api.running import Running, run_router, until
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.dispatch.job import as_time
+from tests.api.dispatching import JOBS, Dispatching, dispatching, on_sqlite
+from tests.api.running import run_router, until
 from tests.support.http_servers import always, raw_server, reply
 
 
-@pytest.fixture
-async def running(tmp_path: Path) -> AsyncIterator[Running]:
-    async with run_router(tmp_path, platform={"enabled": True}) as running:
-        yield running
-
-
-def job(running: Running, **more: Any) -> dict[str, Any]:
-    return {"code": "test", "targetUrl": running.receiver("success"), **more}
-
-
-async def until_status(running: Running, job_id: str, status: str) -> dict[str, Any]:
-    async def is_so() -> bool:
-        found = (await running.client.get(f"/api/dispatch-jobs/{job_id}")).json
-        return bool(found["job"]["status"] == status)
-
-    await until(is_so)
-    whole: dict[str, Any] = (await running.client.get(f"/api/dispatch-jobs/{job_id}")).json
-    return whole
-
-
-async def test_a_job_is_made_and_delivered_and_shows_its_attempt(running: Running) -> None:
-    made = await running.client.post("/api/dispatch-jobs", job(running, payload={"balance": 5}, metadata={"t": "acme"}))
+async def test_a_job_is_made_with_what_it_was_not_given_filled_in(jobs: Dispatching) -> None:
+    body = {"code": "test", "targetUrl": jobs.server.url("/hook"), "payload": {"name": "1"}}
+    made = await jobs.client.post(JOBS, body)
     assert (made.status, made.json["status"], made.json["mode"]) == (201, "PENDING", "IMMEDIATE")
-    assert (made.json["sequence"], made.json["maxRetries"]) == (99, 3)
-    whole = await until_status(running, made.json["id"], "COMPLETED")
-    (attempt,) = whole["attempts"]
-    assert (attempt["attempt"], attempt["status"], attempt["error"]) == (1, 200, "NONE")
-    assert whole["job"]["finishedAt"] is not None
+    assert (made.json["kind"], made.json["sequence"], made.json["maxRetries"]) == ("TASK", 99, 3)
+    assert (made.json["timeoutSeconds"], made.json["dispatchPoolCode"]) == (30.0, "DEFAULT-POOL")
 
 
-async def test_its_payload_and_headers_are_what_is_sent(running: Running) -> None:
+async def test_the_example_of_the_documentation_is_taken_as_it_stands(jobs: Dispatching) -> None:
+    made = await jobs.client.post(
+        JOBS,
+        {
+            "kind": "TASK",
+            "code": "critical-update",
+            "targetUrl": jobs.server.url("/hooks/account"),
+            "payload": {"name": "balance", "balance": 5},
+            "messageGroup": "account:123",
+            "sequence": 1,
+            "mode": "BLOCK_ON_ERROR",
+            "dispatchPoolCode": "DEFAULT-POOL",
+            "headers": {"X-Tenant": "acme"},
+            "timeoutSeconds": 30,
+            "maxRetries": 3,
+            "retryDelaysSeconds": [1, 5, 30],
+            "scheduledFor": None,
+            "expiresAt": None,
+            "idempotencyKey": "acct-123-7",
+            "metadata": {"tenant": "acme"},
+        },
+    )
+    assert made.status == 201
+    jobs.ids["it"] = made.json["id"]
+    await jobs.until("it", "COMPLETED")
+
+
+async def test_its_payload_and_headers_are_what_is_sent(jobs: Dispatching) -> None:
     async with raw_server(always(reply(204))) as server:
+        usual = {"code": "test", "targetUrl": server.url("/h")}
+        json = {"payload": {"b": 5.0, "a": [1]}, "headers": {"X-Tenant": "acme"}}
         text = {"payload": "<order/>", "contentType": "application/xml"}
-        for more in ({"payload": {"b": 5.0, "a": [1]}, "headers": {"X-Tenant": "acme"}}, text, {}):
-            made = await running.client.post(
-                "/api/dispatch-jobs", job(running, **more) | {"targetUrl": server.url("/h")}
-            )
-            await until_status(running, made.json["id"], "COMPLETED")
+        bodies: list[dict[str, Any]] = [json, text, {}]
+        for number, more in enumerate(bodies):
+            jobs.ids[str(number)] = (await jobs.client.post(JOBS, usual | more)).json["id"]
+            await jobs.until(str(number), "COMPLETED")
         first, second, third = server.requests
     assert (first.body, first.headers["x-tenant"]) == (b'{"b":5.0,"a":[1]}', "acme")
     assert first.headers["x-flowcatalyst-attempt"] == "1"
     assert (second.body, second.headers["content-type"]) == (b"<order/>", "application/xml")
-    assert third.body == msgspec.json.encode({"messageId": made.json["id"]})
+    assert third.body == msgspec.json.encode({"messageId": jobs.ids["2"]})
 
 
-async def test_a_blocked_group_is_found_and_unblocked(running: Running) -> None:
-    common = {"messageGroup": "account:123", "mode": "BLOCK_ON_ERROR", "maxRetries": 0}
-    failing = await running.client.post(
-        "/api/dispatch-jobs", job(running, **common) | {"targetUrl": running.receiver("server-error")}
-    )
-    behind = await running.client.post("/api/dispatch-jobs", job(running, **common))
-    await until_status(running, failing.json["id"], "ERROR")
-    # As the guide of message groups has it.
-    blocked = await running.client.get("/api/dispatch-jobs?status=PENDING&mode=BLOCK_ON_ERROR")
-    assert [one["id"] for one in blocked.json["items"]] == [behind.json["id"]]
-    group = await running.client.get("/api/dispatch-jobs?messageGroup=account:123")
-    assert [one["status"] for one in group.json["items"]] == ["PENDING", "ERROR"]
-    changed = await running.client.request(
-        "PATCH", f"/api/dispatch-jobs/{failing.json['id']}", json={"mode": "NEXT_ON_ERROR"}
-    )
-    assert (changed.status, changed.json["mode"]) == (200, "NEXT_ON_ERROR")
-    await until_status(running, behind.json["id"], "COMPLETED")
-    cancelled = await running.client.post(f"/api/dispatch-jobs/{failing.json['id']}/cancel")
-    assert cancelled.json["status"] == "CANCELLED"
-    (await running.client.post(f"/api/dispatch-jobs/{failing.json['id']}/retry")).assert_problem(409, "is CANCELLED")
-    actions = {event["action"] for event in (await running.client.get("/monitoring/audit")).json}
-    assert {"job_create", "job_change", "job_cancel"} <= actions
-
-
-async def test_a_repeated_key_answers_with_the_first_job(running: Running) -> None:
-    asked = job(running, idempotencyKey="acct-123-7")
-    first = await running.client.post("/api/dispatch-jobs", asked)
-    again = await running.client.post("/api/dispatch-jobs", asked)
+async def test_a_repeated_key_answers_with_the_first_job(jobs: Dispatching) -> None:
+    asked = jobs.body(idempotencyKey="acct-123-7")
+    first = await jobs.client.post(JOBS, asked)
+    again = await jobs.client.post(JOBS, asked)
     assert (first.status, again.status) == (201, 200)
     assert again.json["id"] == first.json["id"]
 
 
-async def test_each_job_of_a_batch_is_judged_on_its_own(running: Running) -> None:
-    jobs = [job(running), job(running, sequence=-1), {"code": "no target"}, job(running, idempotencyKey="k")]
-    answer = await running.client.post("/api/dispatch-jobs/batch", {"jobs": [*jobs, jobs[3]]})
+async def test_each_job_of_a_batch_is_judged_on_its_own(jobs: Dispatching) -> None:
+    batch = [jobs.body(), jobs.body(sequence=-1), {"code": "no target"}, jobs.body(idempotencyKey="k")]
+    answer = await jobs.client.post(f"{JOBS}/batch", {"jobs": [*batch, batch[3]]})
     assert [one["status"] for one in answer.json["results"]] == [201, 400, 400, 201, 200]
     assert "sequence is -1" in answer.json["results"][1]["problem"]["detail"]
     assert "targetUrl" in answer.json["results"][2]["problem"]["detail"]
 
 
+@pytest.mark.parametrize("count", [0, 1001])
+@on_sqlite
+async def test_a_batch_of_a_wrong_size_is_refused(jobs: Dispatching, count: int) -> None:
+    answer = await jobs.client.post(f"{JOBS}/batch", {"jobs": [jobs.body()] * count})
+    answer.assert_problem(400, "1 to 1000 jobs")
+
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "mode": ({"mode": "SOMETIMES"}, "mode"),
+    "kind": ({"kind": "CHORE"}, "kind"),
     "negative retries": ({"maxRetries": -1}, "maxRetries is -1"),
+    "many delays": ({"retryDelaysSeconds": [1] * 1001}, "retryDelaysSeconds has 1001 entries"),
+    "negative delay": ({"retryDelaysSeconds": [-1]}, "retryDelaysSeconds is -1"),
     "endless timeout": ({"timeoutSeconds": 1e9}, "timeoutSeconds is 1e+09"),
+    "sequence": ({"sequence": 2**40}, "sequence is"),
     "large payload": ({"payload": "x" * 300_000}, "payload has"),
+    "10 MB payload": ({"payload": "x" * 10_000_000}, "payload has 10000002 bytes, more than the 262144 allowed"),
     "header": ({"headers": {"X-A": "b\r\nEvil: yes"}}, "X-A may have printable"),
+    "name of a header": ({"headers": {"X-A\r\nEvil": "yes"}}, "not the name of a header"),
     "header of ours": ({"headers": {"Content-Length": "5"}}, "Content-Length"),
     "no group": ({"mode": "BLOCK_ON_ERROR"}, "give a messageGroup"),
     "unknown field": ({"messageGruop": "a"}, "messageGruop"),
     "target": ({"targetUrl": "ftp://x/"}, "targetUrl"),
+    "metadata of a cloud": ({"targetUrl": "http://169.254.169.254/latest/meta-data"}, "serves metadata"),
     "over": ({"expiresAt": "2001-01-01T00:00:00Z"}, "expiresAt"),
     "empty code": ({"code": " "}, "code is empty"),
+    "long code": ({"code": "x" * 257}, "code has 257 characters"),
+    "NUL in code": ({"code": "a\0b"}, "code has a NUL character"),
+    "NUL in group": ({"messageGroup": "a\0b"}, "messageGroup has a NUL character"),
+    "NUL in metadata": ({"metadata": {"a": "\0"}}, "metadata has a NUL character"),
+    "deep metadata": ({"metadata": {"a": {"b": "c"}}}, "metadata"),
+    "much metadata": ({"metadata": {"a": "b" * 9000}}, "metadata has more than"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-async def test_bad_input_gets_one_clear_sentence_and_stores_nothing(running: Running, name: str) -> None:
+@on_sqlite
+async def test_bad_input_gets_one_clear_sentence_and_stores_nothing(jobs: Dispatching, name: str) -> None:
     wrong, words = BAD[name]
-    (await running.client.post("/api/dispatch-jobs", job(running) | wrong)).assert_problem(400, words)
-    assert (await running.client.get("/api/dispatch-jobs")).json == {"items": [], "next": None}
+    (await jobs.client.post(JOBS, jobs.body() | wrong)).assert_problem(400, words)
+    batch = await jobs.client.post(f"{JOBS}/batch", {"jobs": [jobs.body() | wrong]})
+    assert [one["status"] for one in batch.json["results"]] == [400]
+    assert (await jobs.client.get(JOBS)).json == {"items": [], "next": None}
 
 
-async def test_a_list_goes_on_where_the_page_before_ended(running: Running) -> None:
-    for _ in range(5):
-        await running.client.post("/api/dispatch-jobs", job(running))
-    seen: list[str] = []
-    query = "limit=2"
-    while True:
-        page = (await running.client.get(f"/api/dispatch-jobs?{query}")).json
-        seen += [one["id"] for one in page["items"]]
-        if page["next"] is None:
-            break
-        query = f"limit=2&cursor={page['next']}"
-    assert len(seen) == len(set(seen)) == 5
-    assert seen == sorted(seen, reverse=True)
+@on_sqlite
+async def test_a_request_that_is_too_large_is_refused_before_it_is_read(jobs: Dispatching) -> None:
+    answer = await jobs.client.post(JOBS, jobs.body(payload="x" * 17_000_000))
+    answer.assert_problem(413, "larger than 16 MiB")
+    assert (await jobs.client.get(JOBS)).json["items"] == []
+
+
+@pytest.mark.parametrize(
+    "target", ["http://10.0.0.1/", "http://127.0.0.1:9/", "http://localhost/x", "http://2130706433/", "http://[::1]/"]
+)
+async def test_a_target_on_a_private_network_is_refused_where_the_router_would_refuse_it(
+    tmp_path: Path, target: str
+) -> None:
+    async with dispatching(tmp_path, egress={"allow_private": False}) as jobs:
+        (await jobs.client.post(JOBS, jobs.body(targetUrl=target))).assert_problem(
+            400, "targetUrl cannot be called", "not a public address", "egress.allowed_networks"
+        )
+        assert (await jobs.client.get(JOBS)).json["items"] == []
+        receiver = jobs.running.receiver("success")  # the built-in one, which the router may call
+        made = await jobs.client.post(JOBS, jobs.body(targetUrl=receiver))
+        assert made.status == 201
+        (await jobs.client.request("PATCH", f"{JOBS}/{made.json['id']}", json={"targetUrl": target})).assert_problem(
+            400, "targetUrl cannot be called"
+        )
 
 
 async def test_a_router_without_the_platform_says_so(tmp_path: Path) -> None:
     async with run_router(tmp_path) as running:
-        (await running.client.get("/api/dispatch-jobs")).assert_problem(404, "platform.enabled")
+        for path in (JOBS, f"{JOBS}/1", "/api/message-groups", "/api/message-groups/g"):
+            (await running.client.get(path)).assert_problem(404, "platform.enabled")
         assert not (tmp_path / "jobs.db").exists()
 
 
 async def test_what_was_made_before_a_stop_is_delivered_after_it(tmp_path: Path) -> None:
-    async with run_router(tmp_path, platform={"enabled": True}, enabled=False) as running:
-        made = await running.client.post("/api/dispatch-jobs", job(running, payload=msgspec.Raw(b"[1]")))
-        job_id = made.json["id"]
-        target = made.json["targetUrl"]
-    assert target
-    async with run_router(tmp_path, platform={"enabled": True}) as running:
+    async with dispatching(tmp_path, enabled=False) as jobs:
+        job_id = await jobs.create("1")
+    async with dispatching(tmp_path) as jobs:
+        jobs.ids["1"] = job_id
 
         async def was_tried() -> bool:
-            found = (await running.client.get(f"/api/dispatch-jobs/{job_id}")).json
-            return bool(found["attempts"])
+            return bool((await jobs.whole("1"))["attempts"])
 
         await until(was_tried)
+
+
+async def test_a_job_that_waits_for_longer_than_it_was_to_expires(tmp_path: Path) -> None:
+    async with dispatching(tmp_path) as jobs:
+        await jobs.blocked("1")
+        soon = as_time(SystemClock().wall() + 2.0)
+        await jobs.create("2", messageGroup="account:123", mode="BLOCK_ON_ERROR", expiresAt=soon)
+        whole = await jobs.until("2", "EXPIRED")
+        assert (whole["attempts"], whole["waitsFor"]) == ([], None)

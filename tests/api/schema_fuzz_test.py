@@ -52,6 +52,21 @@ CHECKS = [
 ]
 NOT_EXPECTED = {
     "/api/messages": [positive_data_acceptance],  # whether a URL can be called is more than a schema can say
+    # Which jobs there are, where they stand, and what a filter may have to do with what is done to them.
+    "/api/dispatch-jobs/batch": [negative_data_rejection, positive_data_acceptance],  # each is judged on its own
+    "/api/dispatch-jobs": [positive_data_acceptance],
+    "/api/dispatch-jobs/{id}": [positive_data_acceptance],
+    "/api/dispatch-jobs/{id}/retry": [positive_data_acceptance],
+    "/api/dispatch-jobs/{id}/cancel": [positive_data_acceptance],
+    "/api/dispatch-jobs/retry": [positive_data_acceptance],
+    "/api/dispatch-jobs/cancel": [positive_data_acceptance],
+    "/api/dispatch-jobs/change": [positive_data_acceptance],
+    "/api/message-groups": [positive_data_acceptance],  # a cursor
+    "/api/message-groups/{group}": [positive_data_acceptance],  # no NUL
+    "/api/message-groups/{group}/hold": [positive_data_acceptance],
+    "/api/message-groups/{group}/release": [positive_data_acceptance],
+    "/api/message-groups/{group}/retry-head": [positive_data_acceptance],
+    "/api/message-groups/{group}/skip-head": [positive_data_acceptance],
     "/api/seed/messages": [positive_data_acceptance],
     "/api/test/{receiver}": [not_a_server_error, positive_data_acceptance],  # to fail is what some are for
 }
@@ -65,6 +80,7 @@ def _document() -> Any:
 
 schema = schemathesis.openapi.from_dict(_document())
 schema.config.generation.update(deterministic=True)
+schema.config.checks.negative_data_rejection.expected_statuses.append("414")  # a filter may be too long for a URL
 
 
 class Nobody:
@@ -98,7 +114,7 @@ def router_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     started, urls, nobody = threading.Event(), [], Nobody()
 
     async def run(end: asyncio.Event) -> None:
-        async with run_router(tmp_path_factory.mktemp("fuzzed")) as running:
+        async with run_router(tmp_path_factory.mktemp("fuzzed"), platform={"enabled": True}) as running:
             urls.append(running.listening.url)
             started.set()
             await end.wait()
@@ -140,6 +156,11 @@ def busy_url(router_url: str, session: requests.Session) -> str:
     give_up_at = time.monotonic() + DEADLINE_S
     while not all(map(has, ["in-flight-messages", "dead-letters", "warnings", "circuit-breakers"])):
         assert time.monotonic() < give_up_at
+    jobs = [
+        {"code": "c", "targetUrl": f"http://host.test/{path}", "messageGroup": "g", "mode": "BLOCK_ON_ERROR"}
+        for path in ("refuse", "behind")
+    ]
+    session.post(f"{router_url}/api/dispatch-jobs/batch", json={"jobs": jobs}, timeout=DEADLINE_S).raise_for_status()
     return router_url
 
 

@@ -92,6 +92,21 @@ class JobActionSuite:
         await store.act("a1", Retry(), "ann")
         assert await bench.finish(store) == ["a1", "a2"]
 
+    async def test_a_job_that_joins_its_group_in_front_of_what_is_in_hand_is_not_in_hand_itself(
+        self, bench: JobBench
+    ) -> None:
+        store = await bench.store()
+        await bench.create(store, "a1")
+        await bench.fail_first(store, "a1", PARKED)
+        await bench.create(store, "a2", "a3", mode=BLOCK)
+        (held,) = await take(store, 1)
+        await store.act("a1", Change(mode=BLOCK), "ann")
+        assert await statuses(store, "a1", "a2", "a3") == ["ERROR", "QUEUED", "PENDING"]
+        assert await bench.succeed(store, [held]) == [Settled.OK]
+        assert await take(store) == []
+        await store.act("a1", Retry(), "ann")
+        assert await bench.finish(store) == ["a1", "a3"]
+
     async def test_a_job_without_a_group_cannot_be_ordered(self, bench: JobBench) -> None:
         store = await bench.store()
         await store.create([bench.job("a1")])

@@ -105,6 +105,7 @@ class JobHouseSuite:
         await bench.pass_time(bench.delay_s)
         assert await store.drop_finished(bench.wall(), 100) == 1
         assert (await store.find("c1")).status is Status.ERROR  # however old: it is not finished
+        await bench.audit(store)
 
     async def test_nothing_of_a_forgotten_job_is_left(self, bench: JobBench) -> None:
         store = await bench.store()
@@ -115,6 +116,7 @@ class JobHouseSuite:
         await bench.finish(store)
         await bench.pass_time(bench.delay_s)
         await store.drop_finished(bench.wall(), 10)
+        await bench.audit(store)
         (created,) = await store.create([job])
         assert not created.repeated
         assert (await store.attempts_of("a1"), await store.history_of("a1")) == ([], [])

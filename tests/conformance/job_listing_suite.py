@@ -113,7 +113,7 @@ class JobListingSuite:
         }
         assert await listed(store, Filter(parked=True)) == ["a1"]
         assert await listed(store, Filter(parked=False, status=Status.ERROR)) == ["b1"]
-        assert await listed(store, Filter(status=Status.PENDING, mode=BLOCK)) == ["a2"]  # as 003 asks for blocked jobs
+        assert await listed(store, Filter(status=Status.PENDING, mode=BLOCK)) == ["a2"]
         for status in Status:
             assert await store.count(Filter(status=status), 10) == len(found[status.value])
 

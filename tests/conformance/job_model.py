@@ -174,7 +174,7 @@ class JobModel:
         parked = sum(one.is_parked for one in unfinished)
         groups = {name: len(jobs) for (kind, name), jobs in self._lanes().items() if kind == "group"}
         heads = [self.jobs[names[0]].job for names in self.startable(now).values()]
-        heads = [head for head in heads if head.expires_at is None or head.expires_at > now]
+        heads = [job for job in heads if job.expires_at is None or job.expires_at > now]  # nobody ended it yet
         return Figures(
             waiting=len(unfinished) - scheduled - parked,
             scheduled=scheduled,
@@ -182,5 +182,5 @@ class JobModel:
             groups=len(groups),
             blocked=sum(self.blocked_since(name) is not None for name in groups),
             jobs_in_groups={bound: sum(size <= bound for size in groups.values()) for bound in GROUP_SIZES},
-            oldest_waiting_at=min((head.created_at for head in heads), default=None),
+            oldest_waiting_at=min((job.created_at for job in heads), default=None),
         )

@@ -14,7 +14,7 @@ from flowcatalyst.core.message import Delivery, Settled
 from flowcatalyst.dispatch.job import Job, Status
 from flowcatalyst.dispatch.store.contract import Action, Cancel, Change, Filter, JobStateError, JobStore, Retry
 from tests.conformance.job_bench import BLOCK, IMMEDIATE, NEXT, PARKED, JobBench
-from tests.conformance.job_model import JobModel
+from tests.conformance.job_model import JobModel, Lease
 from tests.support.demands import SetDemand
 
 GROUPS: Final = ("a", "b", None)
@@ -28,7 +28,7 @@ class Hand:
 
     delivery: Delivery
     store: JobStore
-    lease: object
+    lease: Lease
     changes: int  # of the job when it was taken
 
     @property
@@ -221,6 +221,9 @@ class JobWalk:
         self._tell("crash")
         await self._bench.crash(store)
         self._stores.remove(store)
+        for hand in self._hands:
+            if hand.store is store:
+                hand.lease.until = 0.0
         self._hands = [hand for hand in self._hands if hand.store is not store]
         self._stores.append(await self._bench.store())
         await self._look(self._stores[-1])
@@ -237,7 +240,8 @@ class JobWalk:
             one = model.jobs[name]
             seen = (state.attempts, state.failures, state.next_attempt_at, state.job.mode)
             assert seen == (one.attempts, one.failures, one.next_attempt_at, one.mode), name
-        assert await store.figures() == model.figures(now)
+        figures = await store.figures()
+        assert figures == model.figures(now), (figures, model.figures(now))
         for name in ("a", "b"):
             group, jobs = await store.group(name), model.group(name)
             assert (group.jobs, group.head and group.head.job.id) == (len(jobs), jobs[0].name if jobs else None)

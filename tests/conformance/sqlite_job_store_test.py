@@ -36,6 +36,15 @@ COUNTS: Final = (
         "SELECT m.seq FROM messages AS m ORDER BY m.seq",
         "SELECT (sequence << 41 | number) FROM jobs WHERE finished_at IS NULL AND entered = 1 ORDER BY 1",
     ),
+    (
+        "SELECT job, count(*) FROM job_metadata GROUP BY job ORDER BY job",
+        "SELECT number, count(*) FROM jobs JOIN json_each(metadata) GROUP BY number ORDER BY number",
+    ),
+    (
+        "SELECT number, attempts FROM jobs WHERE attempts > 0 ORDER BY number",
+        "SELECT job, count(*) FROM attempts GROUP BY job ORDER BY job",
+    ),
+    ("SELECT count(*) FROM actions", "SELECT count(*) FROM actions JOIN jobs ON number = job"),
     ("SELECT id FROM lanes ORDER BY id", "SELECT DISTINCT lane FROM messages ORDER BY lane"),
 )
 

@@ -213,8 +213,8 @@ def _() -> None:
     @instead_of(Pool, "_next")
     def next_one(original: Any, self: Any) -> Delivery | None:
         delivery: Delivery | None = original(self)
-        if delivery is not None and delivery.tries > 1 and self._rate.per_minute is not None:
-            self._rate._starts.pop()
+        if delivery is not None and delivery.tries > 1 and self.rate.per_minute is not None:
+            self.rate._starts.pop()
         return delivery
 
 

@@ -197,3 +197,26 @@ async def test_the_own_receivers_are_permitted_at_exactly_their_address_and_port
     for host, port in (("127.0.0.1", 8081), ("127.0.0.2", 8080), ("::1", 8080)):
         with pytest.raises(TargetRefusedError):
             await guard.resolve(host, port)
+
+
+@pytest.mark.parametrize(
+    "host", ["10.1.2.3", "127.0.0.1", "127.1", "0x7f000001", "2130706433", "::1", "localhost", "a.localhost."]
+)
+def test_what_is_a_private_address_is_refused_without_asking_anybody(host: str) -> None:
+    with pytest.raises(TargetRefusedError, match=r"egress\.allow"):
+        EgressGuard(allow_private=False, resolver=unused).check(host, 80)
+    EgressGuard(allow_private=True, resolver=unused).check(host, 80)
+
+
+def test_what_only_a_resolver_can_tell_is_not_refused_before_it_is_asked() -> None:
+    for host in ("shop.test", "8.8.8.8", "2606:4700::1111"):
+        EgressGuard(allow_private=False, resolver=unused).check(host, 80)
+
+
+def test_a_name_of_this_machine_is_permitted_if_one_of_its_addresses_is() -> None:
+    EgressGuard(allow_private=False, allowed_networks=["::1/128"], resolver=unused).check("localhost", 80)
+    EgressGuard(allow_private=False, own=("127.0.0.1", 8080), resolver=unused).check("localhost", 8080)
+
+
+async def unused(host: str, port: int) -> list[Address]:
+    raise AssertionError

@@ -17,10 +17,11 @@ DATA = Path(__file__).parent / "data"
 ODD = "b ü/\n"  # the name of a group
 
 
-@pytest.fixture
-async def bench(tmp_path: Path) -> AsyncIterator[SqliteJobBench]:
+@pytest.fixture(params=range(4, len(STEPS) + 1), ids="version {}".format)
+async def bench(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[SqliteJobBench]:
+    """A file as the code of that version left it when it was killed. Those before are versions of embedded queues."""
     with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection:
-        connection.executescript((DATA / "jobs_version_4.sql").read_text())
+        connection.executescript((DATA / f"jobs_version_{request.param}.sql").read_text())
     bench = SqliteJobBench(tmp_path)
     yield bench
     await bench.close()
@@ -55,7 +56,8 @@ async def test_what_an_old_file_holds_is_counted(bench: SqliteJobBench, store: S
     assert (figures.groups, figures.blocked, figures.jobs_in_groups[1]) == (5, 1, 3)
     blocked = await store.group(ODD)
     assert blocked.head is not None
-    assert (blocked.jobs, blocked.head.job.id, blocked.blocked_since) == (2, "b1", 999_999.0)
+    assert (blocked.jobs, blocked.head.job.id) == (2, "b1")
+    assert blocked.blocked_since == pytest.approx(999_999.5, abs=0.5)
     assert [group.group for group in (await store.groups(blocked=False, limit=10)).items] == [ODD, "c", "l", "m", "n"]
 
 
@@ -67,7 +69,7 @@ async def test_old_jobs_are_found_by_what_is_new(store: SqliteJobStore) -> None:
     assert await found(Filter(parked=True)) == ["c1", "i1", "b1"]
     assert await found(Filter(status=Status.CANCELLED)) == ["gone"]
     assert len(await found(Filter(created_from=1_000_000.0))) == 15
-    assert [line.action for line in await store.history_of("c1")] == ["mode NEXT_ON_ERROR"]
+    assert [line.action.split()[-1] for line in await store.history_of("c1")] == ["NEXT_ON_ERROR"]
 
 
 async def test_an_old_file_goes_on_in_order(bench: SqliteJobBench, store: SqliteJobStore) -> None:

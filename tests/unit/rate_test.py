@@ -139,14 +139,22 @@ class TestSlidingWindow:
         with pytest.raises(AssertionError):
             window.take(0.0)
 
-    @pytest.mark.parametrize("limit", [0, -1])
-    def test_limit_below_one_is_refused_and_the_old_one_stays(self, limit: int) -> None:
+    def test_negative_limit_is_refused_and_the_old_one_stays(self) -> None:
         window = SlidingWindow(7)
-        with pytest.raises(ValueError, match="at least 1 per minute"):
-            window.change(limit)
+        with pytest.raises(ValueError, match="at least 0 per minute"):
+            window.change(-1)
         assert window.per_minute == 7
-        with pytest.raises(ValueError, match="at least 1 per minute"):
-            SlidingWindow(limit)
+        with pytest.raises(ValueError, match="at least 0 per minute"):
+            SlidingWindow(-1)
+
+    def test_a_share_of_nothing_has_no_permit_until_it_grows(self) -> None:
+        window = SlidingWindow(1)
+        window.take(0.0)
+        window.change(0)
+        assert window.available(100.0) == 0
+        assert window.next_permit_at(100.0) == inf
+        window.change(1)
+        assert window.next_permit_at(100.0) == 100.0
 
     def test_repr_shows_what_is_used_of_the_limit(self) -> None:
         window = SlidingWindow(5)

@@ -16,10 +16,11 @@ from pydantic import BaseModel
 
 from flowcatalyst.app.router import App
 from flowcatalyst.control.metrics import StoredFigures, lines
-from flowcatalyst.control.settings import Settings
+from flowcatalyst.control.settings import PlatformSettings, Settings
 from flowcatalyst.core import errors
 from flowcatalyst.core.message import Ack, ErrorKind, Nack, Outcome, Reject, Result, Retry
 from flowcatalyst.core.warnings import WarningCode
+from flowcatalyst.dispatch.store.contract import Figures
 from flowcatalyst.http.interpret import FAILURES, interpret, interpret_failure
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.policy import decide
@@ -47,6 +48,7 @@ NOT_TOLD = re.compile(
     r"|router\.alarm\.SHORTEST_S|http\.http1\.(connection\.NO_DEADLINE|pool\.NEVER)"  # how exact timers are; infinity
     r"|queues\.nats\.(link\.NOT_FOUND|publish\.TOO_LARGE)"  # codes
     r"|control\.(dead_letters\.MAX_NUMBER|retention\.DAY_S)"  # the largest integer, a day
+    r"|dispatch\.(housekeeping\.DAY_S|store\.postgres_search\.NEWEST)"
 )
 
 Row = dict[str, str]
@@ -215,7 +217,8 @@ def test_every_warning_code_is_in_the_reference_with_its_severities() -> None:
 
 
 def test_every_metric_is_in_the_reference(tmp_path: Path) -> None:
-    text = "".join(lines(App(Settings(data_dir=tmp_path)), StoredFigures()))
+    app = App(Settings(data_dir=tmp_path, platform=PlatformSettings(enabled=True)))
+    text = "".join(lines(app, StoredFigures(jobs=Figures(0, 0, 0, 0, 0, {}, None))))
     real = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     assert {row["metric"].strip("`"): row["kind"] for row in table_with("metric", "kind")} == real
 

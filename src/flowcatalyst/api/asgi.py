@@ -10,7 +10,7 @@ from flowcatalyst.api.access import access_guards
 from flowcatalyst.api.browser_headers import add_browser_headers
 from flowcatalyst.api.caller import refusals_noted
 from flowcatalyst.api.dependencies import ServedRouter
-from flowcatalyst.api.dispatch import jobs
+from flowcatalyst.api.dispatch import groups, job_actions, job_bulk, job_list, jobs
 from flowcatalyst.api.openapi import document_access, document_parameters, document_problems, openapi_config
 from flowcatalyst.api.origin_guard import origin_guards
 from flowcatalyst.api.problems import EXCEPTION_HANDLERS, MAX_REQUEST_BYTES
@@ -69,11 +69,20 @@ _ROUTES: Final[list[ControllerRouterHandler]] = [
     dead_letters.delete_dead_letters,
     jobs.create_job,
     jobs.create_jobs,
-    jobs.list_jobs,
-    jobs.get_job,
-    jobs.retry_job,
-    jobs.cancel_job,
-    jobs.change_job,
+    job_list.list_jobs,
+    job_list.get_job,
+    job_actions.retry_job,
+    job_actions.cancel_job,
+    job_actions.change_job,
+    job_bulk.retry_jobs,
+    job_bulk.cancel_jobs,
+    job_bulk.change_jobs,
+    groups.list_groups,
+    groups.get_group,
+    groups.hold_group,
+    groups.release_group,
+    groups.retry_head,
+    groups.skip_head,
 ]
 
 # Receivers and traffic for trying things out; not served by a router in production.

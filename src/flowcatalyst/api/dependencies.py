@@ -11,7 +11,7 @@ from litestar.params import SkipValidation
 from flowcatalyst.control.health import StorageProbe
 from flowcatalyst.control.metrics import Metrics
 from flowcatalyst.control.view import RouterView
-from flowcatalyst.dispatch.store.contract import JobStore
+from flowcatalyst.http.egress import EgressGuard
 from flowcatalyst.sandbox.receivers import Sandbox
 
 
@@ -22,8 +22,7 @@ class ServedRouter(RouterView, Protocol):
     def sandbox(self) -> Sandbox: ...
 
     @property
-    def jobs(self) -> JobStore | None:
-        """None: it dispatches no jobs."""
+    def egress(self) -> EgressGuard: ...
 
 
 TheApp = NamedDependency[SkipValidation[ServedRouter]]

@@ -106,6 +106,7 @@ def document_parameters(document: Any) -> None:
                 (only,), schema.one_of = [one for one in schema.one_of if one != null], None
                 if isinstance(only, Schema):
                     schema.type, schema.format = only.type, schema.format or only.format
+                    schema.items = only.items
                 else:
                     schema.all_of = [only]
 

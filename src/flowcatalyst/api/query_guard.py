@@ -4,6 +4,7 @@ What a route has is what the OpenAPI document says of it, so there is one list o
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -15,7 +16,16 @@ from flowcatalyst.api.openapi import operations
 from flowcatalyst.api.problems import FieldProblem, ProblemError
 from flowcatalyst.core.spelling import nearest
 
-Parameters = dict[str, bool]  # by name: whether any text will do
+
+@dataclass(slots=True, frozen=True)
+class Known:
+    """What a value of a parameter may be."""
+
+    any_text: bool
+    repeats: bool  # it may be there several times
+
+
+Parameters = dict[str, Known]
 
 
 class QueryGuard:
@@ -28,10 +38,7 @@ class QueryGuard:
         """To be called once, when the document is complete."""
         for path, method, operation in operations(document):
             parameters = [one for one in operation.parameters or [] if one.param_in == "query"]
-            self._known[path, method] = {
-                one.name: one.schema.type == OpenAPIType.STRING and not one.schema.format and not one.schema.enum
-                for one in parameters
-            }
+            self._known[path, method] = {one.name: _known(one.schema) for one in parameters}
 
     async def refuse_unknown(self, connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
         """A Litestar guard for every route. It is async only because Litestar would run it in a thread otherwise."""
@@ -44,13 +51,19 @@ class QueryGuard:
             raise ProblemError(HTTPStatus.BAD_REQUEST, detail, wrong)
 
 
+def _known(schema: Any) -> Known:
+    any_text = schema.type == OpenAPIType.STRING and not schema.format and not schema.enum
+    is_list = schema.type == OpenAPIType.ARRAY
+    return Known(any_text or is_list, is_list)
+
+
 def _problems(known: Parameters, given: dict[str, list[str]]) -> Iterator[FieldProblem]:
     listed = f"known here: {', '.join(known)}" if known else "there are none here"
     for name, values in sorted(given.items()):
         if name not in known:
             near = nearest(name, known)
             yield FieldProblem(name, f"is unknown{f' (did you mean {near!r}?)' if near else ''}; {listed}")
-        elif len(values) > 1:
+        elif len(values) > 1 and not known[name].repeats:
             yield FieldProblem(name, "is given more than once")
-        elif values[0].lower() == "null" and not known[name]:  # Litestar would take it as left out
+        elif values[0].lower() == "null" and not known[name].any_text:  # Litestar would take it as left out
             yield FieldProblem(name, "cannot be null; leave it out")

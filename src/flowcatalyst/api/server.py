@@ -16,6 +16,7 @@ from litestar.types import Receive, Scope, Send
 
 from flowcatalyst.api.acceptor import Acceptor
 from flowcatalyst.api.connection import Connection
+from flowcatalyst.api.group_paths import with_one_segment
 from flowcatalyst.api.reception import ConnectionLimits, Reception
 from flowcatalyst.core.clock import Clock, SystemClock
 from flowcatalyst.core.errors import ConfigurationError
@@ -89,14 +90,16 @@ async def api_server(
 ) -> AsyncIterator[None]:
     """Serve the API from here to the end of the block."""
 
-    async def answer_head_too(scope: Scope, receive: Receive, send: Send) -> None:
-        """HEAD is GET without a body, which uvicorn leaves out."""
+    async def as_routed(scope: Scope, receive: Receive, send: Send) -> None:
+        """HEAD is GET without a body, which uvicorn leaves out. The name of a group is one segment of its path."""
         if scope.get("method") == "HEAD":
             scope = cast(Scope, {**scope, "method": "GET"})
+        if path := with_one_segment(scope.get("raw_path", b"")):
+            scope = cast(Scope, {**scope, "path": path})
         await api(scope, receive, send)
 
     config = uvicorn.Config(
-        answer_head_too,
+        as_routed,
         loop="none",
         http="httptools",
         ws="none",

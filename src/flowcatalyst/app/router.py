@@ -6,10 +6,12 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from socket import gethostname
 from typing import Final
 
 from flowcatalyst.app.data_folder import cannot_be_created, problem_with_folder
+from flowcatalyst.app.job_store import job_store_of, shared_database, take_part
 from flowcatalyst.control.audit import Actor, AuditAction, AuditLog
 from flowcatalyst.control.config_source import sources_from
 from flowcatalyst.control.config_sync import ConfigSync
@@ -28,7 +30,9 @@ from flowcatalyst.core.logs import AttemptLogger
 from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.core.warnings import WarningLog
-from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
+from flowcatalyst.dispatch.housekeeping import Housekeeping
+from flowcatalyst.dispatch.job_counts import CountedAttempts, JobCounts
+from flowcatalyst.dispatch.job_watch import JobWatch
 from flowcatalyst.http.contract import HttpClient
 from flowcatalyst.http.egress import EgressGuard
 from flowcatalyst.http.http1.client import Http1Client
@@ -71,7 +75,14 @@ class App:
         self.audit = AuditLog(settings.data_dir / "audit.db", self.clock, self.warnings)
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
-        self.jobs = SqliteJobStore(settings.data_dir / "jobs.db", self.clock) if settings.platform.enabled else None
+        self.jobs = job_store_of(settings, self.clock)
+        self._shared = shared_database(self.jobs)
+        self.job_counts = JobCounts()
+        self.job_watch = (
+            JobWatch(self.jobs, self.job_counts, self.clock, self.warnings, settings.health.group_blocked_s)
+            if self.jobs is not None
+            else None
+        )
         self.config = config_of(settings)
         self.removed_queues: dict[str, QueueConfig] = {}  # as they were; one that comes back may not have left yet
         self.factory = QueueFactory(self.store, settings, self.clock)
@@ -107,6 +118,13 @@ class App:
             if isinstance(queue, EmbeddedQueue) and queue not in shown.values():
                 shown.setdefault(name, queue)
         return shown
+
+    @cached_property
+    def egress(self) -> EgressGuard:
+        """Which targets may be called. To be asked once it is known where the built-in receivers are."""
+        egress = self.settings.egress
+        resolver = SystemResolver(self.clock)
+        return EgressGuard(egress.allow_private, egress.allowed_networks, resolver, self.sandbox.address)
 
     @property
     def tracker(self) -> InFlightTracker:
@@ -181,7 +199,7 @@ class App:
         is not enabled."""
         tasks = Tasks()
         async with AsyncExitStack() as stack:
-            self._clients = _build_clients(self.settings, self.clock, self.sandbox.address)
+            self._clients = _build_clients(self.settings, self.clock, self.egress)
             stack.push_async_callback(self._clients.close)
             told = self.settings.notifications
             if told.webhook_url is not None:
@@ -192,6 +210,10 @@ class App:
             stack.push_async_callback(tasks.cancel)  # before the flush
             retention = Retention(self.dead_letters, self.settings.dead_letters, self.warnings, self.audit)
             self.supervisor.spawn(tasks, "retention", retention.run)
+            if self.jobs is not None and self.job_watch is not None:
+                days = self.settings.platform.retention_days
+                house = Housekeeping(self.jobs, self.job_counts, self.job_watch, self.clock, days)
+                house.start(self.supervisor, tasks)
             if self.settings.enabled:
                 await self._start_sync(tasks)
             async with self._whenever_primary() if self.settings.enabled else nullcontext():
@@ -277,19 +299,23 @@ class App:
                 opened if self.jobs is None else {**opened, JOBS: self.jobs.queue},
                 self.config.pools,
                 Mediator(self._clients.http, self._clients.https, self.clock),
-                AttemptLogger(self.clock),
+                CountedAttempts(AttemptLogger(self.clock), self.job_counts, self.clock),
                 self.settings.retry.delays(),
                 {name: config.connections for name, config in self.config.queues.items()},
                 self.factory.close,
                 {name: reader_of(config.raw) for name, config in self.config.queues.items()},
             )
             self.at_work, self.stopped_clean = True, False
+            registered = take_part(self._shared, engine, JOBS, self.supervisor, self.warnings)
         try:
             yield
         finally:
             async with self._changing:
                 self.at_work = False
             await engine.stop()
+            await registered.cancel()
+            if self._shared is not None:
+                await self._shared.leave()
             self.stopped_clean, self.unsettled = engine.stopped_clean, engine.unsettled
             self.losses += engine.losses
             for name, queue in engine.open_queues():
@@ -299,7 +325,10 @@ class App:
     def _new_engine(self) -> Engine:
         health = self.settings.health
         limits = OutageLimits(health.endpoint_down_s, health.group_blocked_s)
-        engine = Engine(self.dead_letters, self.warnings, self.clock, self.fence, limits, self.supervisor)
+        divided = self._shared is not None
+        engine = Engine(
+            self.dead_letters, self.warnings, self.clock, self.fence, limits, self.supervisor, divided=divided
+        )
         engine.watches.add("dead letters", DEAD_LETTER_PERIOD_S, self.dead_letter_outages.look)
         return engine
 
@@ -376,10 +405,8 @@ class _Clients:
             await self.https.close()
 
 
-def _build_clients(settings: Settings, clock: Clock, receivers_at: tuple[str, int] | None) -> _Clients:
+def _build_clients(settings: Settings, clock: Clock, guard: EgressGuard) -> _Clients:
     http = settings.mediator.http
-    egress = settings.egress
-    guard = EgressGuard(egress.allow_private, egress.allowed_networks, SystemResolver(clock), receivers_at)
     http1 = Http1Client(
         guard=guard,
         connect_timeout_s=http.connect_timeout_ms / 1000,

@@ -12,6 +12,7 @@ import typer
 import uvloop
 
 from flowcatalyst.app.data_folder import problem_with_folder
+from flowcatalyst.app.job_store import postgres_job_store
 from flowcatalyst.app.router import config_of
 from flowcatalyst.cli.queue_access import counted
 from flowcatalyst.cli.run import DataDir, Host, Port, SettingsFile
@@ -21,7 +22,7 @@ from flowcatalyst.control.settings import DEFAULT_FILE, Settings, load_settings,
 from flowcatalyst.control.settings_sources import settings_in_force, source_of_list
 from flowcatalyst.control.standby_lock import LockUnavailableError
 from flowcatalyst.core.clock import SystemClock
-from flowcatalyst.core.errors import ConfigurationError, QueueUnavailableError, StorageError
+from flowcatalyst.core.errors import ConfigurationError, QueueUnavailableError, StorageError, StorageUnavailableError
 from flowcatalyst.core.extras import needs_extra
 from flowcatalyst.core.logs import configure_logs
 from flowcatalyst.core.terminal import visible
@@ -116,6 +117,8 @@ async def _report(settings: Settings, given: Sequence[str], file: Path | None, t
         sources = ["sync.config_url"] * 2
     if settings.standby.redis_url is not None:
         others.append(await _ask_lock(settings))
+    if settings.platform.enabled and settings.platform.database_url is not None:
+        others.append(await _ask_database(settings, timeout_s))
     queues = await asyncio.gather(*(_ask_queue(settings, one, timeout_s) for one in config.queues.values()))
     return Report(
         ok=all(one.ok for one in (*queues, *others)) and not problems,
@@ -202,6 +205,25 @@ async def _ask_lock(settings: Settings) -> Found:
         await lock.close()
     said = "nobody holds it" if holder is None else f"{holder.identity} is primary"
     return Found("standby lock", standby.lock_key, ok=True, said=said)
+
+
+async def _ask_database(settings: Settings, timeout_s: float) -> Found:
+    """Whether the database of jobs lets us in. No table is made."""
+    name, where = "database of jobs", "platform.database_url"
+    try:
+        database = postgres_job_store(settings, SystemClock()).database.pool
+        where = f"{database.server.where}, database {database.server.database}"
+        async with asyncio.timeout(timeout_s):
+            version = await database.run(lambda connection: connection.fetchval("SHOW server_version"), migrates=False)
+        return Found(name, where, ok=True, said=f"answers: PostgreSQL {version}")
+    except ConfigurationError as error:
+        return Found(name, where, ok=False, said=str(error), wrong=True)
+    except TimeoutError:
+        return Found(name, where, ok=False, said=f"no answer within {timeout_s:g} s")
+    except StorageUnavailableError as error:
+        return Found(name, where, ok=False, said=str(error))
+    except StorageError as error:
+        return Found(name, where, ok=False, said=str(error), wrong=True)
 
 
 async def _ask_queue(settings: Settings, config: QueueConfig, timeout_s: float) -> Found:

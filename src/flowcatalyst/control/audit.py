@@ -56,6 +56,8 @@ class AuditAction(StrEnum):
     JOB_RETRY = "job_retry"
     JOB_CANCEL = "job_cancel"
     JOB_CHANGE = "job_change"
+    GROUP_HOLD = "group_hold"
+    GROUP_RELEASE = "group_release"
     REFUSED = "refused"  # a change that was not allowed
 
 

@@ -27,6 +27,8 @@ NAMED: Final = 5  # endpoints that are named; of the others it says how many the
 TOLD_BY_REASONS: Final = (
     WarningCode.ENDPOINT_DOWN,
     WarningCode.GROUP_BLOCKED,
+    WarningCode.JOB_GROUP_BLOCKED,
+    WarningCode.JOB_PARKED,
     WarningCode.QUEUE_UNAVAILABLE,
     WarningCode.STANDBY,
     WarningCode.STORAGE_FAILED,
@@ -57,6 +59,7 @@ def assess(app: RouterView) -> tuple[Level, list[Reason]]:
         _consumers,
         _endpoints,
         _groups,
+        _jobs,
         _dead_letters,
         _sync,
         _standby,
@@ -136,6 +139,20 @@ def _groups(app: RouterView) -> Iterator[Reason]:
         since = minutes(app.clock.monotonic() - one.since)
         text = f"{one.group} of pool {one.pool} for {since}, behind message {one.message_id} ({one.detail})"
         yield Reason(Level.WARNING, "group", f"{count} blocked for more than {limit}, the longest: {text}")
+
+
+def _jobs(app: RouterView) -> Iterator[Reason]:
+    watch = app.job_watch
+    if watch is None:
+        return
+    if blocked := watch.blocked:
+        count = "a group of jobs is" if len(blocked) == 1 else f"{len(blocked)} groups of jobs are"
+        since = minutes(app.clock.wall() - (blocked[0].blocked_since or 0.0))
+        text = f"{count} blocked for more than {minutes(watch.blocked_s)}, the longest: {blocked[0].group} for {since}"
+        yield Reason(Level.WARNING, "jobs", text)
+    if watch.figures is not None and (parked := watch.figures.parked):
+        one = "a dispatch job waits" if parked == 1 else f"{parked} dispatch jobs wait"
+        yield Reason(Level.WARNING, "jobs", f"{one} for a person: retry, change or cancel what is parked")
 
 
 def _dead_letters(app: RouterView) -> Iterator[Reason]:

@@ -8,20 +8,22 @@ origin, and the breakers, which are bounded, bound the origins.
 import asyncio
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 
 from flowcatalyst import __version__
 from flowcatalyst.control.health import Level, assess
+from flowcatalyst.control.job_metrics import job_lines
+from flowcatalyst.control.metric_text import buckets, gauge, head, labels, sample
 from flowcatalyst.control.view import RouterView
 from flowcatalyst.core.logs import dropped_lines
 from flowcatalyst.core.message import Result
 from flowcatalyst.core.targets import origin_of
 from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.dispatch.store.contract import Figures
 from flowcatalyst.queues.contract import Depth
 from flowcatalyst.router.breaker import BreakerState
 from flowcatalyst.router.pool import Pool
@@ -58,6 +60,7 @@ class StoredFigures:
 
     dead_letters: int = 0
     depths: dict[str, Depth] = field(default_factory=dict)
+    jobs: Figures | None = None
 
 
 class Metrics:
@@ -86,7 +89,8 @@ class Metrics:
         queues = app.queues_to_show()
         readings = await asyncio.gather(*(app.depths.of(queue) for queue in queues.values()))
         depths = {name: one.depth for name, one in zip(queues, readings, strict=True) if one.depth is not None}
-        stored = StoredFigures(await app.dead_letters.count(), depths)
+        jobs = None if app.job_watch is None else await app.job_watch.figures_now()
+        stored = StoredFigures(await app.dead_letters.count(), depths, jobs)
         slices: list[bytes] = []
         pieces: list[str] = []
         for piece in lines(app, stored):
@@ -102,56 +106,57 @@ def lines(app: RouterView, stored: StoredFigures) -> Iterator[str]:
     """The text, a few lines at a time. An empty piece only gives others a chance."""
     pools = list(app.router.pools.values())
     yield from _pool_figures(pools)
-    yield _head("pool_attempts_total", "counter", "Attempts by result")
+    yield head("pool_attempts_total", "counter", "Attempts by result")
     for pool in pools:
         for result in Result:
-            labels = {"pool": pool.code, "result": result}
-            yield _sample("pool_attempts_total", labels, pool.stats.attempts[result])
+            yield sample("pool_attempts_total", {"pool": pool.code, "result": result}, pool.stats.attempts[result])
     yield from _durations(pools)
-    yield _head("default_pool_messages_total", "counter", "Messages routed to the default pool without naming it")
+    yield head("default_pool_messages_total", "counter", "Messages routed to the default pool without naming it")
     for reason in (UNKNOWN, MISSING):
-        yield _sample("default_pool_messages_total", {"pool_code": reason}, app.router.defaulted[reason])
+        yield sample("default_pool_messages_total", {"pool_code": reason}, app.router.defaulted[reason])
     yield from _breakers(app)
     yield from _queues(app, stored)
-    yield _gauge("tracker_size", "Messages the router owns", len(app.tracker))
-    yield _gauge("dead_letters", "Dead letters", stored.dead_letters)
-    yield _head("dead_letters_dropped_total", "counter", "Dead letters that were too old (age) or too many (count)")
+    yield gauge("tracker_size", "Messages the router owns", len(app.tracker))
+    yield gauge("dead_letters", "Dead letters", stored.dead_letters)
+    yield head("dead_letters_dropped_total", "counter", "Dead letters that were too old (age) or too many (count)")
     for bound, dropped in app.dead_letters.dropped.items():
-        yield _sample("dead_letters_dropped_total", {"bound": bound}, dropped)
-    yield _gauge("warnings", "Different warnings of the last hours", len(app.warnings.recent()))
-    yield _head("log_lines_dropped_total", "counter", "Log lines dropped because they were not read in time")
-    yield _sample("log_lines_dropped_total", {}, dropped_lines())
+        yield sample("dead_letters_dropped_total", {"bound": bound}, dropped)
+    yield gauge("warnings", "Different warnings of the last hours", len(app.warnings.recent()))
+    if app.jobs is not None:
+        yield from job_lines(app.job_counts, stored.jobs, app.clock.wall())
+    yield head("log_lines_dropped_total", "counter", "Log lines dropped because they were not read in time")
+    yield sample("log_lines_dropped_total", {}, dropped_lines())
     yield from _state(app)
-    yield _head("build_info", "gauge", "Always 1")
-    yield _sample("build_info", {"version": __version__, "python": platform.python_version()}, 1)
+    yield head("build_info", "gauge", "Always 1")
+    yield sample("build_info", {"version": __version__, "python": platform.python_version()}, 1)
 
 
 def _pool_figures(pools: Iterable[Pool]) -> Iterator[str]:
-    labels: list[tuple[Pool, str]] = []
+    labelled: list[tuple[Pool, str]] = []
     for pool in pools:
-        labels.append((pool, _labels({"pool": pool.code})))
+        labelled.append((pool, labels({"pool": pool.code})))
         yield ""
     for name, text, value_of in _POOL_GAUGES:
-        yield _head(f"pool_{name}", "gauge", text)
-        for pool, label in labels:
+        yield head(f"pool_{name}", "gauge", text)
+        for pool, label in labelled:
             yield f"flowcatalyst_pool_{name}{label} {value_of(pool)}\n"
     for name, text, count_of in _POOL_COUNTERS:
-        yield _head(f"pool_{name}_total", "counter", text)
-        for pool, label in labels:
+        yield head(f"pool_{name}_total", "counter", text)
+        for pool, label in labelled:
             yield f"flowcatalyst_pool_{name}_total{label} {count_of(pool.stats)}\n"
 
 
 def _durations(pools: Iterable[Pool]) -> Iterator[str]:
-    name = "flowcatalyst_attempt_duration_seconds"
-    yield _head("attempt_duration_seconds", "histogram", "How long attempts took")
-    bounds = [*map(str, DURATION_BUCKETS_S), "+Inf"]
+    yield head("attempt_duration_seconds", "histogram", "How long attempts took")
     for pool in pools:
-        inner = _labels({"pool": pool.code})[1:-1]
-        counts = list(accumulate(pool.stats.duration_counts))  # a bucket counts all that took at most so long
-        buckets = zip(bounds, counts, strict=True)
-        lines = [f'{name}_bucket{{{inner},le="{bound}"}} {count}\n' for bound, count in buckets]
-        lines.append(f"{name}_count{{{inner}}} {counts[-1]}\n{name}_sum{{{inner}}} {pool.stats.duration_sum_s}\n")
-        yield "".join(lines)
+        inner, stats = labels({"pool": pool.code})[1:-1], pool.stats
+        yield buckets(
+            "flowcatalyst_attempt_duration_seconds",
+            inner,
+            DURATION_BUCKETS_S,
+            stats.duration_counts,
+            stats.duration_sum_s,
+        )
 
 
 def _breakers(app: RouterView) -> Iterator[str]:
@@ -165,58 +170,37 @@ def _breakers(app: RouterView) -> Iterator[str]:
         worst[origin] = max(worst.get(origin, 0), _BREAKER_LEVELS[breaker.state])
         yield ""
     text = "The worst of an origin's circuit breakers, of which each path has one. 0: closed, 1: half open, 2: open"
-    yield _head("circuit_breaker_state", "gauge", text)
+    yield head("circuit_breaker_state", "gauge", text)
     for origin, level in worst.items():
-        yield _sample("circuit_breaker_state", {"origin": origin}, level)
-    yield _head("circuit_breakers", "gauge", "Circuit breakers by state")
+        yield sample("circuit_breaker_state", {"origin": origin}, level)
+    yield head("circuit_breakers", "gauge", "Circuit breakers by state")
     for state in BreakerState:
-        yield _sample("circuit_breakers", {"state": state}, counts[state])
+        yield sample("circuit_breakers", {"state": state}, counts[state])
 
 
 def _queues(app: RouterView, stored: StoredFigures) -> Iterator[str]:
-    yield _head("queue_messages", "gauge", "Messages in the queue")
+    yield head("queue_messages", "gauge", "Messages in the queue")
     for name, depth in stored.depths.items():
         for state, count in (("waiting", depth.waiting), ("leased", depth.leased), ("delayed", depth.delayed)):
-            yield _sample("queue_messages", {"queue": name, "state": state}, count)
+            yield sample("queue_messages", {"queue": name, "state": state}, count)
     queues = dict(app.engine.queues)
-    yield _head("queue_calls_total", "counter", "Requests to the queue's broker by kind, where some cost money")
+    yield head("queue_calls_total", "counter", "Requests to the queue's broker by kind, where some cost money")
     for name, queue in queues.items():
         for call, count in list(queue.calls.items()):
-            yield _sample("queue_calls_total", {"queue": name, "call": call}, count)
+            yield sample("queue_calls_total", {"queue": name, "call": call}, count)
     text = "Copies of messages the router had, removed from their queue without an attempt"
-    yield _head("duplicates_dropped_total", "counter", text)
+    yield head("duplicates_dropped_total", "counter", text)
     for name in queues:
-        yield _sample("duplicates_dropped_total", {"queue": name}, app.tracker.dropped[name])
+        yield sample("duplicates_dropped_total", {"queue": name}, app.tracker.dropped[name])
 
 
 def _state(app: RouterView) -> Iterator[str]:
     """Whether the router works, and whether somebody should look."""
-    yield _gauge("primary", "1 if this router is at work, 0 if it is a standby", int(app.at_work))
-    yield _gauge("health", "0: healthy, 1: warning, 2: degraded", list(Level).index(assess(app)[0]))
-    yield _head("open_warnings", "gauge", "Warnings that are not acknowledged")
+    yield gauge("primary", "1 if this router is at work, 0 if it is a standby", int(app.at_work))
+    yield gauge("health", "0: healthy, 1: warning, 2: degraded", list(Level).index(assess(app)[0]))
+    yield head("open_warnings", "gauge", "Warnings that are not acknowledged")
     for severity, count in app.warnings.open_by_severity().items():
-        yield _sample("open_warnings", {"severity": severity}, count)
-    yield _head("config_sync_age_seconds", "gauge", "Since all sources of the configuration answered")
+        yield sample("open_warnings", {"severity": severity}, count)
+    yield head("config_sync_age_seconds", "gauge", "Since all sources of the configuration answered")
     if app.sync is not None and app.sync.last_success_at is not None:
-        yield _sample("config_sync_age_seconds", {}, app.clock.wall() - app.sync.last_success_at)
-
-
-def _gauge(name: str, text: str, value: float) -> str:
-    return _head(name, "gauge", text) + _sample(name, {}, value)
-
-
-def _head(name: str, kind: str, text: str) -> str:
-    return f"# HELP flowcatalyst_{name} {text}\n# TYPE flowcatalyst_{name} {kind}\n"
-
-
-def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    return f"flowcatalyst_{name}{_labels(labels)} {value}\n"
-
-
-def _labels(labels: Mapping[str, str]) -> str:
-    """In braces; nothing if there are none."""
-    inner = ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in labels.items())
-    return f"{{{inner}}}" if inner else ""
-
-
-_ESCAPED: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+        yield sample("config_sync_age_seconds", {}, app.clock.wall() - app.sync.last_success_at)

@@ -214,7 +214,15 @@ class LogSettings(Section):
 class PlatformSettings(Section):
     """The dispatch platform."""
 
-    enabled: bool = Field(False, description="Keep and deliver dispatch jobs (jobs.db in the data folder)")
+    enabled: bool = Field(False, description="Keep and deliver dispatch jobs")
+    database_url: SecretStr | None = Field(
+        None,
+        description="postgresql://user:password@host:5432/database of the jobs, with ?schema= and &sslmode= if needed; "
+        "any number of processes work on it. Unset: jobs.db in the data folder",
+    )
+    retention_days: float = Field(
+        30.0, ge=0, description="How long finished dispatch jobs are kept, with their attempts; 0: for ever"
+    )
 
 
 class Settings(BaseSettings):

@@ -14,6 +14,9 @@ from flowcatalyst.control.storage_outages import StorageOutages
 from flowcatalyst.core.clock import Clock, IdSource
 from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.warnings import WarningLog
+from flowcatalyst.dispatch.job_counts import JobCounts
+from flowcatalyst.dispatch.job_watch import JobWatch
+from flowcatalyst.dispatch.store.contract import JobStore
 from flowcatalyst.queues.contract import BrokerQueue, Queue
 from flowcatalyst.queues.embedded.store import EmbeddedStore
 from flowcatalyst.queues.settings import QueueConfig
@@ -61,6 +64,16 @@ class RouterView(Protocol):
 
     @property
     def store(self) -> EmbeddedStore: ...
+
+    @property
+    def jobs(self) -> JobStore | None:
+        """None: it dispatches no jobs."""
+
+    @property
+    def job_counts(self) -> JobCounts: ...
+
+    @property
+    def job_watch(self) -> JobWatch | None: ...
 
     @property
     def config(self) -> RouterConfig: ...

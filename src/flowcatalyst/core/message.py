@@ -242,6 +242,7 @@ class Delivery(msgspec.Struct, eq=False):
     message_id: str = ""  # its producer's own id for it at the broker, where that is not the broker id
 
     terms: Terms | None = None  # its own; None: those of the router
+    due_at: float = 0.0  # wall time from which on it could be delivered; 0: its queue cannot tell
 
     source: Source = None  # type: ignore[assignment]  # where it came from and who settles it
     pointer: MessagePointer = None  # type: ignore[assignment]

@@ -54,6 +54,10 @@ class WarningCode(StrEnum):
     ENDPOINT_DOWN = "ENDPOINT_DOWN"  # it failed, or did not answer, for some time
     ENDPOINT_RECOVERED = "ENDPOINT_RECOVERED"  # it answers again
     GROUP_BLOCKED = "GROUP_BLOCKED"  # groups wait for a message that fails again and again
+    JOB_GROUP_BLOCKED = "JOB_GROUP_BLOCKED"  # dispatch jobs wait for one of their group that failed
+    JOB_GROUP_UNBLOCKED = "JOB_GROUP_UNBLOCKED"
+    JOB_PARKED = "JOB_PARKED"  # dispatch jobs failed for the last time and wait for a person
+    JOB_PARKED_OVER = "JOB_PARKED_OVER"  # none does any more
     DEAD_LETTERS = "DEAD_LETTERS"  # messages that will not be delivered
     DEAD_LETTERS_DROPPED = "DEAD_LETTERS_DROPPED"  # there were more than may be kept
     AUDIT_FAILED = "AUDIT_FAILED"  # what somebody did could not be recorded
@@ -71,6 +75,8 @@ ENDINGS: Final = {
     WarningCode.LOCAL_SHORTAGE: WarningCode.LOCAL_SHORTAGE_OVER,
     WarningCode.STORAGE_FAILED: WarningCode.STORAGE_RECOVERED,
     WarningCode.STANDBY: WarningCode.STANDBY_RECOVERED,
+    WarningCode.JOB_GROUP_BLOCKED: WarningCode.JOB_GROUP_UNBLOCKED,
+    WarningCode.JOB_PARKED: WarningCode.JOB_PARKED_OVER,
 }
 ENDED_BY: Final = {ending: code for code, ending in ENDINGS.items()}
 

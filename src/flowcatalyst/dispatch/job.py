@@ -108,6 +108,11 @@ class Job:
         """The group that it is ordered in; None: it is ordered with nothing."""
         return None if self.mode is DispatchMode.IMMEDIATE else self.group
 
+    @property
+    def due_at(self) -> float:
+        """From when on it could be delivered, were it alone."""
+        return max(self.created_at, self.scheduled_for or 0.0)
+
 
 @dataclass(slots=True, frozen=True)
 class JobState:
@@ -135,6 +140,7 @@ def new_job(asked: NewJob, job_id: str, now: float) -> Job:
             check_name(what, name)
             if name is not None and (not name or name.isspace()):
                 raise InvalidJobError(f"{what} is empty")
+            check_text(what, name or "")
         check_headers(asked.headers)
         payload = given(asked.payload)
         check_payload(payload, asked.content_type)
@@ -143,14 +149,19 @@ def new_job(asked: NewJob, job_id: str, now: float) -> Job:
     _check_range("sequence", asked.sequence, 0, MAX_SEQUENCE)
     _check_range("maxRetries", asked.max_retries, 0, MAX_RETRIES)
     _check_range("timeoutSeconds", asked.timeout_seconds, 0.001, MAX_TIMEOUT_S)
+    if len(asked.retry_delays_seconds) > MAX_RETRIES:
+        count = len(asked.retry_delays_seconds)
+        raise InvalidJobError(f"retryDelaysSeconds has {count} entries, more than the {MAX_RETRIES} allowed")
     for delay_s in asked.retry_delays_seconds:
         _check_range("retryDelaysSeconds", delay_s, 0, MAX_RETRY_DELAY_S)
     if asked.mode is not DispatchMode.IMMEDIATE and asked.message_group is None:
         raise InvalidJobError(f"mode {asked.mode} orders the jobs of a group: give a messageGroup, or mode IMMEDIATE")
     if sum(map(len, (*asked.metadata, *asked.metadata.values()))) > MAX_METADATA_CHARS:
         raise InvalidJobError(f"metadata has more than the {MAX_METADATA_CHARS} characters allowed")
+    for key, value in asked.metadata.items():
+        check_text("metadata", key + value)
     content_type = asked.content_type or JSON_TYPE
-    scheduled_for, expires_at = _at(asked.scheduled_for), _at(asked.expires_at)
+    scheduled_for, expires_at = as_seconds(asked.scheduled_for), as_seconds(asked.expires_at)
     if expires_at is not None and expires_at <= max(now, scheduled_for or now):
         raise InvalidJobError("expiresAt is over before the job may start: give a later time, or none")
     return Job(
@@ -176,12 +187,19 @@ def new_job(asked: NewJob, job_id: str, now: float) -> Job:
     )
 
 
+def check_text(what: str, text: str) -> None:
+    """Raise `InvalidJobError` for what not every database can keep."""
+    if "\0" in text:
+        raise InvalidJobError(f"{what} has a NUL character, which no job may have")
+
+
 def _check_range(what: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:  # NaN is in no range
         raise InvalidJobError(f"{what} is {value:g}, which is not between {least:g} and {most:g}")
 
 
-def _at(time: datetime | None) -> float | None:
+def as_seconds(time: datetime | None) -> float | None:
+    """Since the epoch. A time without a zone is UTC."""
     if time is None:
         return None
     return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()

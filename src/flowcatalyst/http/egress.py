@@ -109,6 +109,21 @@ def _unwrapped(address: str) -> IPv4Address | IPv6Address:
     return mapped or parsed
 
 
+def _addresses_in(host: str) -> list[Address]:
+    """The addresses that a host is in itself; none if only a resolver can tell."""
+    name = host.rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+    try:
+        literal = ip_address(host)
+    except ValueError:
+        try:  # 127.1, 0x7f000001 and 2130706433 are addresses too, for those who dial
+            return [(socket.AF_INET, socket.inet_ntoa(socket.inet_aton(host)))]
+        except OSError:
+            return []
+    return [(socket.AF_INET if literal.version == 4 else socket.AF_INET6, str(literal))]
+
+
 class EgressGuard:
     """Resolves hosts and lets only permitted addresses out."""
 
@@ -128,16 +143,29 @@ class EgressGuard:
         except ValueError as error:
             raise ConfigurationError(f"{ALLOWED_NETWORKS_SETTING}: {error}") from None
 
+    def check(self, host: str, port: int) -> None:
+        """Raise `TargetRefusedError` where that can be told without asking anybody: of addresses, in whatever form, and
+        of names that mean this machine or one that serves metadata."""
+        self._check_name(host)
+        if found := _addresses_in(host):
+            self._permitted(host, port, found)
+
     async def resolve(self, host: str, port: int) -> list[Address]:
         """The addresses of `host` that may be dialled, best first; never empty."""
-        if host.rstrip(".") in _METADATA_NAMES and not self._is_listed(_METADATA):
-            raise TargetRefusedError(_metadata_refusal(host, f"{_METADATA}/32"))
+        self._check_name(host)
         try:
             literal = ip_address(host)
         except ValueError:
             found = await self._look_up(host, port)
         else:  # spelled in full, it needs no resolver and no thread
             found = [(socket.AF_INET if literal.version == 4 else socket.AF_INET6, str(literal))]
+        return self._permitted(host, port, found)
+
+    def _check_name(self, host: str) -> None:
+        if host.rstrip(".") in _METADATA_NAMES and not self._is_listed(_METADATA):
+            raise TargetRefusedError(_metadata_refusal(host, f"{_METADATA}/32"))
+
+    def _permitted(self, host: str, port: int, found: list[Address]) -> list[Address]:
         permitted = [address for address in found if (address[1], port) == self._own or self._permits(address[1])]
         if not permitted:
             refused = found[0][1]

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from typing import Final
 from urllib.parse import parse_qsl, unquote
@@ -109,6 +109,15 @@ class PostgresAddress:
     sslmode: str | None = None  # None: TLS if the server has it, checked if we have a CA
 
 
+@dataclass(slots=True, frozen=True)
+class DatabaseUrl:
+    """A PostgreSQL database, and who we are there. What is None is said elsewhere."""
+
+    address: PostgresAddress  # of no queue
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
 Address = EmbeddedAddress | SqsAddress | NatsAddress | AmqpAddress | PostgresAddress
 
 
@@ -136,6 +145,36 @@ def parse_queue_uri(uri: str) -> Address:
         forms = " or ".join(form for form in FORMS if form.startswith(f"{scheme}:"))
         raise ConfigurationError(f"its queueUri {error}; its form is {forms}") from None
     raise ConfigurationError(f"its queueUri has no known scheme; the forms are {', '.join(FORMS)}")
+
+
+def parse_database_url(url: str) -> DatabaseUrl:
+    """What the URL of a database means, which may have credentials: a secret setting.
+
+    Raises `ConfigurationError` with the end of a sentence that repeats nothing of the URL.
+    """
+    scheme, slashes, rest = url.partition("://")
+    address_part, mark, query = rest.partition("?")
+    userinfo, at, place = address_part.rpartition("@")
+    user, colon, password = userinfo.partition(":")
+    try:
+        if scheme.lower() not in ("postgresql", "postgres") or not slashes:
+            raise ValueError("has no known scheme")
+        if at and not user:
+            raise ValueError("has a password without a user")
+        parts = _split(f"{scheme}://{place}{mark}{query}", scheme.lower())
+        known = {"schema", "sslmode"}
+        if not {name for name, _ in parse_qsl(parts.query, keep_blank_values=True)} <= known:
+            raise ValueError("has an option other than schema and sslmode")  # perhaps the end of a password
+        options = _options(parts, known)
+        address = PostgresAddress(
+            _hosts(parts), _name_in_path(parts, "database"), "", options.get("schema"), options.get("sslmode")
+        )
+    except ValueError as error:
+        form = "postgresql://USER:PASSWORD@HOST:PORT/DATABASE?schema=NAME&sslmode=MODE"
+        raise ConfigurationError(
+            f"{error}; its form is {form}, and special characters of a password are written as %40"
+        ) from None
+    return DatabaseUrl(address, unquote(user) or None, unquote(password) if colon else None)
 
 
 def shown_uri(uri: str) -> str:

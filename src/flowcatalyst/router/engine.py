@@ -38,6 +38,7 @@ from flowcatalyst.router.outages import (
 from flowcatalyst.router.policy import DEFAULT_DELAYS, Delays
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.pool_tools import AttemptLog, Attempts, DeadLetterSink, PoolTools
+from flowcatalyst.router.process_share import ProcessShare
 from flowcatalyst.router.router import Router
 from flowcatalyst.router.settler import Settler
 from flowcatalyst.router.tracker import InFlightTracker
@@ -88,7 +89,10 @@ class Engine:
         fence: Fence | None = None,
         outages: OutageLimits = DEFAULT_OUTAGE_LIMITS,
         supervisor: Supervisor | None = None,
+        *,
+        divided: bool = False,
     ) -> None:
+        """`divided`: other processes use the same pools; what is ours of them is for `share` to say."""
         self.tracker = InFlightTracker()
         self.breakers = Breakers()
         self.router = Router(self.tracker, warnings, self._make_pool)
@@ -111,6 +115,7 @@ class Engine:
         self._warnings = warnings
         self._clock = clock
         self._fence = fence or Fence()
+        self.share = ProcessShare(self.router, self._fence, clock) if divided else None
         self.queues: dict[str, Queue] = {}
         self._connections: dict[str, int] = {}
         self._removed_queues: list[_RemovedQueue] = []
@@ -151,6 +156,7 @@ class Engine:
             fence=self._fence,
             blocked=self._blocked,
             failures=self.failures,
+            divide=_undivided if self.share is None else self.share.divide,
             several_queues=lambda: len(self.queues) + len(self._removed_queues) > 1,
         )
         self.router.apply(pools)
@@ -295,6 +301,8 @@ class Engine:
         await self._stop_consumers()
         await self._drain_pools()
         await self._requeue_the_rest()
+        if self.share is not None:
+            self.share.stop()
         await self._slots.cancel()
         await self._tasks.cancel()
         self.stopped_clean = not self.unsettled
@@ -350,3 +358,7 @@ class Engine:
         except TimeoutError:
             return False
         return True
+
+
+def _undivided(_code: str, limits: PoolLimits) -> PoolLimits:
+    return limits

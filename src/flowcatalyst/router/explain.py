@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 from flowcatalyst.core.message import Delivery
 from flowcatalyst.router.endpoints import Endpoints
@@ -42,6 +43,10 @@ def explain(
         what, until = endpoints.explain(gate, limits.concurrency)
         return Wait(what, until=until)
     permit_at = rate.next_permit_at(now)
+    if not limits.concurrency:
+        return Wait("a slot: other processes have those of this pool")
+    if permit_at == inf:
+        return Wait("a permit: other processes have those of this pool, or one that ended had them a minute ago")
     if permit_at > now:
         return Wait(f"a permit: {limits.rate_per_minute} attempts per minute are used up", until=permit_at)
     return Wait(f"a free slot: {in_flight} of {limits.concurrency} are busy")

@@ -12,6 +12,7 @@ class Fence:
     """
 
     until: float = math.inf  # inf: no standby configured
+    share_until: float = math.inf  # our share of the pools is ours; inf: they are not divided
 
     def allows(self, now: float) -> bool:
-        return now < self.until
+        return now < self.until and now < self.share_until

@@ -1,9 +1,9 @@
 """The numbers of a pool, and which they may be: settings, documents, scenarios and the API all go by this. Pure."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Final
+from typing import ClassVar, Final
 
 from flowcatalyst.router.groups import FailureScope
 
@@ -35,6 +35,8 @@ def problem_with_retry_statuses(statuses: Iterable[int]) -> str:
 class PoolLimits:
     """All of these can change while the pool runs."""
 
+    least: ClassVar[Mapping[str, int]] = LEAST
+
     concurrency: int
     rate_per_minute: int | None = None
     failure_scope: FailureScope = FailureScope.GROUP
@@ -46,7 +48,7 @@ class PoolLimits:
     success: Success = Success.ANY_2XX
 
     def __post_init__(self) -> None:
-        for name, least in LEAST.items():
+        for name, least in self.least.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} must be at least {least}, not {value}")
@@ -55,12 +57,26 @@ class PoolLimits:
 
     @property
     def effective_capacity(self) -> int:
+        if not self.concurrency:  # a share: what it cannot start is for another process
+            return 0
         return self.capacity or max(self.concurrency * CAPACITY_PER_SLOT, MIN_CAPACITY)
 
     @property
     def most(self) -> int:
         """How many messages the pool may hold, parked ones included."""
-        return self.effective_capacity + self.parked_limit
+        return self.effective_capacity + self.parked_limit if self.concurrency else 0
+
+
+@dataclass(slots=True, frozen=True)
+class PoolShare(PoolLimits):
+    """What one of several processes may use of the limits of a pool: perhaps nothing, for now."""
+
+    least: ClassVar[Mapping[str, int]] = {**LEAST, "concurrency": 0, "rate_per_minute": 0}
+
+    @classmethod
+    def of(cls, limits: PoolLimits, concurrency: int, rate_per_minute: int | None) -> "PoolShare":
+        same = {field.name: getattr(limits, field.name) for field in fields(PoolLimits)}
+        return cls(**{**same, "concurrency": concurrency, "rate_per_minute": rate_per_minute})
 
 
 DEFAULT_POOL_LIMITS: Final = PoolLimits(concurrency=20)  # of the default pool where nobody configured it

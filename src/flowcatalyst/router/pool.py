@@ -33,21 +33,20 @@ class Pool:
 
     def __init__(self, code: str, limits: PoolLimits, tools: PoolTools) -> None:
         self.code = code
-        self.limits, self._most = limits, limits.most
+        self.configured = limits
+        self.limits = tools.divide(code, limits)  # what this process may use of them
         self.stats = PoolStats()
         self.windows = PoolWindows(self.stats, tools.clock.monotonic())
         self.draining = False  # for the end of the process: nothing starts any more
         self.retiring = False  # no longer configured: ends what it has
         self._tools = tools
         self._now, self._fence = tools.clock.monotonic, tools.fence
-        self._scheduler = GroupScheduler()
-        self._rate = SlidingWindow(limits.rate_per_minute)
+        self._scheduler, self.rate = GroupScheduler(), SlidingWindow(self.limits.rate_per_minute)
         self._endpoints = Endpoints(tools.breakers, tools.endpoint_of, tools.origin_of)
         self.slots: dict[asyncio.Task[None], None] = {}  # in the order they began
-        self._alarm = Alarm(self._now, self._pump)
-        self._judge = Judge(code, self.stats, tools)
+        self._alarm, self._judge = Alarm(self._now, self._pump), Judge(code, self.stats, tools)
         self._pump_is_due, self._rate_waited_until = False, 0.0
-        self.admission = Admission(self._scheduler, self._rate, self._now)
+        self.admission = Admission(self._scheduler, self.rate, self._now)
         self._drained = asyncio.Event()
 
     def __repr__(self) -> str:
@@ -81,7 +80,7 @@ class Pool:
     @property
     def is_full(self) -> bool:
         """It holds all it may, parked ones included."""
-        return len(self._scheduler) >= self._most
+        return len(self._scheduler) >= self.limits.most
 
     @property
     def free_capacity(self) -> int:
@@ -109,21 +108,21 @@ class Pool:
 
     def places(self) -> set[tuple[str, str]]:
         """(pool code that its messages name, group) of every ordered group that is here."""
-        mine = (message for message in chain(self._scheduler, self._scheduler.awaited) if message.ordered)
-        return {(message.pointer.pool_code or DEFAULT_POOL, message.group or "") for message in mine}
+        mine = chain(self._scheduler, self._scheduler.awaited)
+        return {(one.pointer.pool_code or DEFAULT_POOL, one.group or "") for one in mine if one.ordered}
 
     @property
     def is_over(self) -> bool:
         """Nothing is left here or awaited, and nothing that started here counts against the rate limit."""
-        return not self.group_count and self._rate.is_unused(self._now())
+        return not self.group_count and not self.rate.used(self._now())
 
-    def has_group_of(self, delivery: Delivery) -> bool:
-        return delivery.ordered and self._scheduler.has_group(delivery.group)
+    def has_group(self, name: str | None) -> bool:
+        return self._scheduler.has_group(name)
 
     def explain(self, delivery: Delivery) -> Wait:
         """What a message of this pool waits for (G7)."""
         place, busy = self._scheduler.place_of(delivery), self._scheduler.is_in_flight(delivery)
-        return explain(delivery, place, busy, self.in_flight, self.limits, self._endpoints, self._rate, self._now())
+        return explain(delivery, place, busy, self.in_flight, self.limits, self._endpoints, self.rate, self._now())
 
     def hanging(self, limit_s: float) -> Iterator[tuple[str, float]]:
         return hanging(self._scheduler, self._endpoints, limit_s, self._now())
@@ -146,9 +145,15 @@ class Pool:
 
     def change(self, limits: PoolLimits) -> None:
         """Apply new limits at once. Attempts in flight are never cut short: a smaller pool shrinks as they end."""
-        self.limits, self._most = limits, limits.most
-        self._rate.change(limits.rate_per_minute)
+        self.configured = limits
+        self.divide()
+
+    def divide(self) -> None:
+        """Our share of the limits may be another one. With no slot of ours, others may have what waits here."""
+        self.limits = self._tools.divide(self.code, self.configured)
+        self.rate.change(self.limits.rate_per_minute)
         self.open_gates(list(self._scheduler.gates))
+        self._nack_waiting()
         self._tell_capacity()
 
     def open_gates(self, endpoints: Iterable[str]) -> None:
@@ -178,10 +183,12 @@ class Pool:
 
     def _leaves(self, delivery: Delivery) -> bool:
         """Whether a message that cannot start now returns to its queue instead of waiting here."""
-        return self.draining or (self.retiring and delivery.returns_in_order)
+        return self.draining or ((self.retiring or not self.limits.concurrency) and delivery.returns_in_order)
 
     def _nack_waiting(self, after: Delivery | None = None) -> None:
-        """Nack what has not started, of all groups or of that of one message, but for followers of an attempt."""
+        """Nack what has not started and may not, of all groups or of one message's, but for followers of an attempt."""
+        if not (self.draining or self.retiring or not self.limits.concurrency):
+            return
         for delivery in self._scheduler.clear_idle(self._leaves, of=after, keep_awaiting=not self.draining):
             self._nack(delivery, 0.0)
         if not len(self._scheduler):
@@ -223,7 +230,7 @@ class Pool:
             if gate in self._scheduler.gates:
                 self._endpoints.try_later(Gate(gate), now)
         wanted = min(self.limits.concurrency - len(self.slots), self._scheduler.ready_count)
-        for _ in range(wanted if (permits := self._rate.available(now)) is None else min(wanted, permits)):
+        for _ in range(wanted if (permits := self.rate.available(now)) is None else min(wanted, permits)):
             slot = self._tools.spawn(self._run_slot())
             self.slots[slot] = None
             slot.add_done_callback(self._slot_ended)
@@ -248,7 +255,7 @@ class Pool:
         if not self._fence.allows(now):
             return None  # another router may be at work by now
         scheduler, limited = self._scheduler, self.limits.rate_per_minute is not None
-        while scheduler.has_ready and (not limited or self._rate.next_permit_at(now) <= now):
+        while scheduler.has_ready and (not limited or self.rate.next_permit_at(now) <= now):
             delivery = scheduler.take()
             assert delivery is not None
             if not delivery.source.still_ours(delivery):
@@ -263,7 +270,7 @@ class Pool:
                 self._wait_at(gate, delivery, now)
                 continue
             if limited:
-                self._rate.take(now)
+                self.rate.take(now)
             delivery.tries += 1
             delivery.attempt_at = now
             if scheduler.gates or (limited and scheduler.has_ready):
@@ -281,7 +288,7 @@ class Pool:
 
     def _wait_at(self, gate: Gate, delivery: Delivery, now: float) -> None:
         """Nothing is spent, only time: the group waits here until its endpoint may be probed or has a slot for it."""
-        if gate.probe_at is not None and (self._leaves(delivery) or self._has_to_leave(delivery)):
+        if gate.probe_at is not None and self._has_to_leave(delivery):
             # It did not fail, so it may not fall behind its group even where a failure would let the others pass.
             delay_s = max(gate.probe_at - now, DEFAULT_DELAY_S)
             self._requeue(delivery, delay_s, FailureScope.GROUP if delivery.ordered else None)
@@ -343,7 +350,7 @@ class Pool:
                 # Its followers are nacked after it and may not pass it meanwhile.
                 self._scheduler.finish(delivery)
                 self._nack(delivery, after_s if delivery.returns_in_order else 0.0)
-            case Retry(after_s) if self._leaves(delivery) or self._has_to_leave(delivery):
+            case Retry(after_s) if self._has_to_leave(delivery):
                 self._requeue(delivery, after_s, FailureScope.GROUP if delivery.ordered else None)
             case Retry() if not delivery.source.still_ours(delivery):
                 self._lose(delivery)  # what comes of its group must not wait for it
@@ -352,8 +359,7 @@ class Pool:
                 self._hold(delivery, after_s, f"retry after {policy.in_words(delivery.failures)}")
             case Nack(delay_s):
                 self._requeue(delivery, delay_s, self.limits.failure_scope if delivery.blocks_group else None)
-        if self.draining or self.retiring:
-            self._nack_waiting(delivery)
+        self._nack_waiting(delivery)
         if self.admission.asked_in_vain:
             self._tell_capacity()
 
@@ -365,8 +371,7 @@ class Pool:
 
         def acked() -> None:
             self._scheduler.finish(delivery)
-            if self.draining or self.retiring:
-                self._nack_waiting(delivery)
+            self._nack_waiting(delivery)
             self._pump_soon()
 
         self._scheduler.await_ack(delivery)
@@ -385,10 +390,11 @@ class Pool:
             self._hold(delivery, policy.SHORTAGE_PAUSE_S, waits_for)
         else:
             self._scheduler.unstart(delivery)
+            self._nack_waiting(delivery)
 
     def _has_to_leave(self, delivery: Delivery) -> bool:
         """A pool that holds all it may lets go of what its queue can keep in order."""
-        return self.is_full and delivery.returns_in_order
+        return self._leaves(delivery) or (self.is_full and delivery.returns_in_order)
 
     def _hold(self, delivery: Delivery, seconds: float, reason: str) -> None:
         delivery.waits_for = reason
@@ -396,12 +402,9 @@ class Pool:
         self._arm()
 
     def _requeue(self, delivery: Delivery, delay_s: float, scope: FailureScope | None) -> None:
-        """Nack a message together with those that may not pass it; with no scope, everybody may.
-
-        The message decides when its group is due: nobody stays away for longer. Followers whose own queue would show
-        them in another order stay, and where several queues feed the router whatever comes of the group waits for the
-        message to return.
-        """
+        """Nack a message together with those that may not pass it; with no scope, everybody may. None stays away for
+        longer than it. Followers whose own queue would show them in another order stay, and where several queues feed
+        the router whatever comes of the group waits for the message to return."""
         self._tools.failures.note(delivery)
         if scope is None:
             self._scheduler.finish(delivery)
@@ -432,9 +435,9 @@ class Pool:
         if asked_in_vain and self.admission.looks_ahead_at > now + GRAIN_S:
             times.append(self.admission.looks_ahead_at)
         if ready or asked_in_vain:
-            permit_at = self._rate.next_permit_at(now)
+            permit_at = self.rate.next_permit_at(now)
             if permit_at > now:
-                times.append(permit_at)
+                times += [permit_at] if permit_at < inf else []
                 if ready and permit_at > self._rate_waited_until:  # once per wait, not per look
                     self._rate_waited_until = permit_at
                     self.stats.rate_limit_waits += 1

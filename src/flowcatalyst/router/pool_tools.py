@@ -13,6 +13,7 @@ from flowcatalyst.router.blocked import BlockedGroups
 from flowcatalyst.router.breaker import Breakers
 from flowcatalyst.router.failure_memory import FailureMemory
 from flowcatalyst.router.fence import Fence
+from flowcatalyst.router.limits import PoolLimits
 
 
 class Attempts(Protocol):
@@ -48,4 +49,7 @@ class PoolTools:
     fence: Fence = field(default_factory=Fence)
     failures: FailureMemory = field(default_factory=FailureMemory)
     blocked: BlockedGroups = field(default_factory=BlockedGroups)
+    divide: Callable[[str, PoolLimits], PoolLimits] = lambda _, limits: (
+        limits
+    )  # code, limits -> what we may use of them
     several_queues: Callable[[], bool] = lambda: False  # so one group may be fed by two of them

@@ -64,7 +64,7 @@ class Router:
                 retired.revive(limits)
             elif (pool := self.pools.get(code)) is None:
                 self.add_pool(code, limits)
-            elif pool.limits != limits:
+            elif pool.configured != limits:
                 pool.change(limits)
         self._pinned = {place: pool for place, pool in places.items() if self.pools.get(place[0]) is not pool}
 
@@ -137,14 +137,17 @@ class Router:
                     pool.admission.pause_looks()
                 is_refused = place in refused and (delivery.ordered or pool.is_full)
             if is_refused:
-                pool.refused(delivery, REFUSAL_S)
-                delivery.source.nack(delivery, REFUSAL_S)
+                # A queue that is asked per pool hands it to whoever has a slot for it, and not to us.
+                elsewhere = not pool.limits.concurrency and delivery.source.capabilities.selects_pools
+                delay_s = 0.0 if elsewhere else REFUSAL_S
+                pool.refused(delivery, delay_s)
+                delivery.source.nack(delivery, delay_s)
             elif not pool.submit(delivery):
                 refused.add((pool, delivery.group))
                 delivery.source.nack(delivery, REFUSAL_S)
             if self._debugs:
                 _tell(delivery, pool)
-        for pool in {pool for pool, _ in refused if pool.is_full}:
+        for pool in {pool for pool, _ in refused if pool.is_full and pool.limits.concurrency}:
             text = f"pool {pool.code} is full, with {pool.size} messages: further ones are nacked"
             self._warnings.add(WarningCode.QUEUE_FULL, Severity.WARN, text, "router")
 
@@ -202,7 +205,7 @@ class Router:
             place = (wanted, delivery.group or "")
             pinned = self._pinned.get(place)
             if pinned is not None:
-                if pinned.has_group_of(delivery):
+                if pinned.has_group(delivery.group):
                     return pinned
                 del self._pinned[place]
         pool = self.pools.get(wanted)

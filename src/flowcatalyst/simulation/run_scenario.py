@@ -170,7 +170,7 @@ class _Operator:
             now = self._world.loop.time()
             for pool in engine.made_pools:
                 # The pool has no word of its own for this yet.
-                scheduler, rate = pool._scheduler, pool._rate  # noqa: SLF001
+                scheduler, rate = pool._scheduler, pool.rate  # noqa: SLF001
                 if rate.per_minute is not None and scheduler.has_ready and rate.next_permit_at(now) > now:
                     self.observed.permit_wait_s[pool.code] += LOOK_EVERY_S
 

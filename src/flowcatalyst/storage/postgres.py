@@ -6,7 +6,7 @@ used again.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
@@ -50,8 +50,15 @@ class PostgresServer:
 class PostgresPool:
     """Connections to one database, made when they are needed, and the tables that `migrations` make there."""
 
-    def __init__(self, server: PostgresServer, migrations: Sequence[PostgresMigrations], size: int = 8) -> None:
+    def __init__(
+        self,
+        server: PostgresServer,
+        migrations: Sequence[PostgresMigrations],
+        size: int = 8,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
         self.server = server
+        self._settings = settings or {}  # of each connection, beside ours
         self.calls = 0  # made so far
         self._migrations = migrations
         self.has_tables: bool | None = None  # None: not known
@@ -164,6 +171,7 @@ class PostgresPool:
                 "tcp_keepalives_interval": "2",
                 "tcp_keepalives_count": "3",
                 "tcp_user_timeout": _ms(STATEMENT_LIMIT_S),
+                **self._settings,
             },
         )
         try:

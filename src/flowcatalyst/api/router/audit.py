@@ -8,7 +8,7 @@ from litestar import get
 from litestar.params import QueryParameter
 
 from flowcatalyst.api.dependencies import TheApp
-from flowcatalyst.api.router.warnings import timestamp_of
+from flowcatalyst.api.times import seconds_of
 from flowcatalyst.control.audit import AuditAction, AuditEvent, AuditFilter
 
 MAX_LISTED: Final = 1000
@@ -71,5 +71,5 @@ async def list_audit(
     1,000 of each kind are kept. An answer is never much longer than 256 KiB, so it may have fewer events than `limit`:
     to go on, ask for those before the last one you have, until there are none.
     """
-    wanted = AuditFilter(action, who, 0.0 if since is None else timestamp_of(since), before)
+    wanted = AuditFilter(action, who, seconds_of("since", since) or 0.0, before)
     return [AuditView.of(event) for event in await app.audit.page(limit, wanted)]

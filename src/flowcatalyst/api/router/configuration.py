@@ -153,8 +153,8 @@ def _pools(app: ServedRouter) -> list[ConfiguredPool]:
     shown = []
     for code, limits in app.config.pools.items():
         view = configured = ConfiguredPool.of(code, limits, source)
-        if (pool := at_work.get(code)) is not None and pool.limits != limits:
-            view = ConfiguredPool.of(code, pool.limits, source)
+        if (pool := at_work.get(code)) is not None and pool.configured != limits:
+            view = ConfiguredPool.of(code, pool.configured, source)
             now = msgspec.to_builtins(view)
             before = msgspec.to_builtins(configured)
             view.changed_by_api = {name: value for name, value in before.items() if value != now[name]}

@@ -130,7 +130,7 @@ async def check_in_flight(request: Request[Any, Any, Any], app: TheApp) -> list[
 def _checked(app: ServedRouter, message_id: str, letter: int | None, nacked: int | None, now: float) -> CheckedId:
     owned = app.tracker.get(message_id)
     if owned is not None:
-        wait = _wait_of(app, owned)
+        wait = wait_of(app, owned)
         state = Whereabouts.IN_FLIGHT if wait.under_way else Whereabouts.WAITING
         waiting = _wait_view(wait, now)
         return CheckedId(message_id, state, True, _pool_code(owned), owned.failures, waiting, None)
@@ -142,7 +142,7 @@ def _checked(app: ServedRouter, message_id: str, letter: int | None, nacked: int
 
 def _view(app: ServedRouter, delivery: Delivery, now: float) -> InFlightMessage:
     pointer = delivery.pointer
-    wait = _wait_of(app, delivery)
+    wait = wait_of(app, delivery)
     return InFlightMessage(
         id=pointer.id,
         broker_id=delivery.broker_id,
@@ -162,7 +162,8 @@ def _wait_view(wait: Wait, now: float) -> WaitView:
     return WaitView(wait.what, wait.behind, None if wait.until is None else _milliseconds(wait.until - now))
 
 
-def _wait_of(app: ServedRouter, delivery: Delivery) -> Wait:
+def wait_of(app: ServedRouter, delivery: Delivery) -> Wait:
+    """What a message waits for that the router owns."""
     if not delivery.pool:
         return Wait(f"free capacity in pool {_pool_code(delivery)}")
     for pool in app.router.all_pools():

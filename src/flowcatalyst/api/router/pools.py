@@ -55,12 +55,21 @@ class WindowView(msgspec.Struct, rename="camel"):
         )
 
 
+class ShareView(msgspec.Struct, rename="camel"):
+    """What this process may use of a pool's limits now, which several divide."""
+
+    concurrency: int
+    rate_limit_per_minute: int | None
+    processes: int  # that divide them; 0: this one does not take part now, so it starts nothing
+
+
 class PoolView(msgspec.Struct, rename="camel"):
     """A pool: its limits, what it holds now, and what it did since it was made."""
 
     code: str
     concurrency: int
     rate_limit_per_minute: int | None
+    share: ShareView | None  # null: the limits are this process's own
     failure_scope: FailureScope
     max_delivery_attempts: int | None
     capacity: int
@@ -86,16 +95,16 @@ class PoolView(msgspec.Struct, rename="camel"):
     last_30_minutes: WindowView
 
     @classmethod
-    def of(cls, pool: Pool, now: float) -> "PoolView":
-        limits, stats = pool.limits, pool.stats
-        windows = pool.windows
+    def of(cls, pool: Pool, now: float, processes: int | None = None) -> "PoolView":
+        limits, share, stats, windows = pool.configured, pool.limits, pool.stats, pool.windows
         return cls(
             code=pool.code,
             concurrency=limits.concurrency,
             rate_limit_per_minute=limits.rate_per_minute,
+            share=None if processes is None else ShareView(share.concurrency, share.rate_per_minute, processes),
             failure_scope=limits.failure_scope,
             max_delivery_attempts=limits.max_delivery_attempts,
-            capacity=limits.effective_capacity,
+            capacity=share.effective_capacity,
             parked_limit=limits.parked_limit,
             retry_statuses=sorted(limits.retry_statuses),
             ack_before_next=limits.ack_before_next,
@@ -152,7 +161,7 @@ async def get_pool_stats(request: Request[Any, Any, Any], app: TheApp, offset: O
     """
     now = app.clock.monotonic()
     listed = list(app.router.pools.values())[offset:]
-    return page_from(request, (PoolView.of(pool, now) for pool in listed), offset)
+    return page_from(request, (PoolView.of(pool, now, _processes(app)) for pool in listed), offset)
 
 
 @put(
@@ -184,10 +193,15 @@ async def change_pool(
     }
     given: dict[str, Any] = {name: value for name, value in new.items() if value is not UNSET}
     try:
-        limits = dataclasses.replace(pool.limits, **given)
+        limits = dataclasses.replace(pool.configured, **given)
     except ValueError as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
-    detail = change_in_words(pool.limits, limits)
+    detail = change_in_words(pool.configured, limits)
     pool.change(limits)
     app.audit.record(actor_of(request), AuditAction.POOL_CHANGE, f"pool {code}", detail)
-    return PoolView.of(pool, app.clock.monotonic())
+    return PoolView.of(pool, app.clock.monotonic(), _processes(app))
+
+
+def _processes(app: TheApp) -> int | None:
+    """How many divide the limits of the pools; None: nobody does."""
+    return None if app.engine.share is None else app.engine.share.processes

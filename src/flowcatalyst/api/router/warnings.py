@@ -13,7 +13,8 @@ from litestar.params import PathParameter, QueryParameter
 from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.dependencies import TheApp
 from flowcatalyst.api.listing import Offset, page_from
-from flowcatalyst.api.problems import FieldProblem, ProblemError
+from flowcatalyst.api.problems import ProblemError
+from flowcatalyst.api.times import seconds_of
 from flowcatalyst.control.audit import AuditAction
 from flowcatalyst.core.message import Severity
 from flowcatalyst.core.warnings import Warning, WarningCode, WarningFilter  # noqa: A004
@@ -81,17 +82,7 @@ def read_filter(
     ] = None,
 ) -> WarningFilter:
     """The filter in the query parameters."""
-    return WarningFilter(severity, code, source, acknowledged, text, None if since is None else timestamp_of(since))
-
-
-def timestamp_of(text: str) -> float:
-    """Of a time as RFC 3339 has it; without a zone it is UTC. A number is no time: of what unit would it be?"""
-    try:
-        moment = msgspec.convert(text, datetime)
-    except msgspec.ValidationError:
-        detail = f"since: {text!r} is not a time such as 2026-01-31T12:00:00Z"
-        raise ProblemError(HTTPStatus.BAD_REQUEST, detail, [FieldProblem("since", detail)]) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return WarningFilter(severity, code, source, acknowledged, text, seconds_of("since", since))
 
 
 _FILTERED: Final = {"wanted": Provide(read_filter, sync_to_thread=False)}

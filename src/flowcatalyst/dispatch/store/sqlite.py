@@ -205,6 +205,7 @@ class SqliteJobQueue(EmbeddedQueue):
             delivery = self._delivery(message, lease_until)
             state = taken.jobs[number_at(message.seq)]
             job, delivery.terms, delivery.earlier = state.job, state.job.terms, state.attempts
+            delivery.due_at = job.due_at
             if job.payload is not None:
                 delivery.body, delivery.is_raw = job.payload, True
             delivery.pointer = MessagePointer(

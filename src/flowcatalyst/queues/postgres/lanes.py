@@ -4,9 +4,9 @@ The statements are functions of the database (see migrations/): a lane is locked
 next, and in between there is no way to the client and back. They fail with the errors of asyncpg.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from flowcatalyst.core.message import MAX_NAME_CHARS, UNREADABLE, Settled, pool_code_of
 from flowcatalyst.queues.contract import Depth, Outgoing
@@ -51,6 +51,16 @@ class Leased(NamedTuple):
     @property
     def receipt(self) -> Receipt:
         return Receipt(self.lane, self.seq, self.epoch)
+
+
+class Taken(Protocol):
+    """What a queue needs to know of a message that it leased."""
+
+    @property
+    def receipt(self) -> Receipt: ...
+
+    @property
+    def failures(self) -> int: ...
 
 
 @dataclass(slots=True, frozen=True)
@@ -115,7 +125,12 @@ async def publish(connection: Connection, queue: int, entries: Sequence[Entry]) 
 
 async def look(connection: Connection, queue: int, after: str | None, most: int) -> Ready:
     """Make ready what is due; for which pools there is something, at most so many of them, by name from `after` on."""
-    row = await connection.fetchrow("SELECT pools, turns, due_in_s FROM look($1, $2, $3)", queue, after, most)
+    return ready_of(
+        await connection.fetchrow("SELECT pools, turns, due_in_s FROM look($1, $2, $3)", queue, after, most)
+    )
+
+
+def ready_of(row: Mapping[str, Any]) -> Ready:
     turns = dict(zip(row["pools"], row["turns"], strict=True))
     return Ready(sorted(turns, key=turns.__getitem__), row["pools"][-1] if turns else None, row["due_in_s"])
 
@@ -141,9 +156,13 @@ async def take(
 
 async def ack(connection: Connection, receipts: Sequence[Receipt]) -> list[Settled]:
     """Delete messages; those already deleted count as done. It fails for groups that somebody else keeps locked."""
-    lanes, seqs, epochs = _columns(receipts)
-    stale, busy = await connection.fetchrow("SELECT stale, busy FROM ack($1, $2, $3)", lanes, seqs, epochs)
-    results = [Settled.OK] * len(receipts)
+    stale, busy = await connection.fetchrow("SELECT stale, busy FROM ack($1, $2, $3)", *columns(receipts))
+    return acked(len(receipts), stale, busy)
+
+
+def acked(asked: int, stale: Sequence[int], busy: Sequence[int]) -> list[Settled]:
+    """What became of so many acks, by the positions that the database named."""
+    results = [Settled.OK] * asked
     for place in stale:
         results[place - 1] = Settled.GONE
     for place in busy:
@@ -163,10 +182,14 @@ async def nack(
 
     It fails for groups that somebody else keeps locked.
     """
-    lanes, seqs, epochs = _columns(receipts)
     statement = "SELECT held, busy FROM nack($1, $2, $3, $4, $5, $6)"
-    held, busy = await connection.fetchrow(statement, lanes, seqs, epochs, failures, float(delay_s), unlock)
-    results = [Settled.GONE] * len(receipts)
+    held, busy = await connection.fetchrow(statement, *columns(receipts), failures, float(delay_s), unlock)
+    return nacked(len(receipts), held, busy)
+
+
+def nacked(asked: int, held: Sequence[int], busy: Sequence[int]) -> list[Settled]:
+    """What became of so many nacks, by the positions that the database named."""
+    results = [Settled.GONE] * asked
     for place in held:
         results[place - 1] = Settled.OK
     for place in busy:
@@ -189,5 +212,6 @@ async def waiting_for(connection: Connection, queue: int, pool: str, most: int) 
     return found
 
 
-def _columns(receipts: Sequence[Receipt]) -> tuple[list[int], list[int], list[int]]:
+def columns(receipts: Sequence[Receipt]) -> tuple[list[int], list[int], list[int]]:
+    """As the functions of the database take them."""
     return [one.lane for one in receipts], [one.seq for one in receipts], [one.epoch for one in receipts]

@@ -9,6 +9,7 @@ does so only if its row is still as it was seen.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from flowcatalyst.queues.division import Division, Generation, Standing, Thing
 from flowcatalyst.storage.postgres import Connection
 
 LAPSE_S: Final = 8.0
@@ -73,10 +74,36 @@ async def register(connection: Connection, name: str) -> int:
     return owner
 
 
-async def renew(connection: Connection, owner: int, *, waits: bool) -> dict[int, int]:
-    """All owners with their beats; ours is missing if somebody took us for dead. `waits`: we want to be notified."""
-    rows = await connection.fetch("SELECT owner, beats FROM renew($1, $2)", owner, waits)
-    return dict(rows)
+async def renew(
+    connection: Connection, owner: int, *, waits: bool, keeps_to: Mapping[Thing, int] | None = None
+) -> Standing:
+    """All owners with their beats; ours is missing if somebody took us for dead. `waits`: we want to be notified.
+
+    With `keeps_to` it takes part in the divisions, and is told of them.
+    """
+    if keeps_to is None:
+        return Standing(dict(await connection.fetch("SELECT owner, beats FROM renew($1, $2)", owner, waits)))
+    kept = [keeps_to[Thing.SLOTS], keeps_to[Thing.PERMITS]]
+    rows = await connection.fetch("SELECT * FROM renew_member($1, $2, $3, $4)", owner, waits, *kept)
+    by_thing = {thing: [row for row in rows if row["thing"] == thing] for thing in Thing}
+    return Standing(
+        {row["owner"]: row["beats"] for row in rows},
+        {thing: {row["owner"]: row["kept"] for row in by_thing[thing] if row["kept"] is not None} for thing in Thing},
+        {
+            thing: Division(
+                Generation(row["in_force"], tuple(row["in_force_members"])),
+                Generation(row["newest"], tuple(row["newest_members"])),
+            )
+            for thing in Thing
+            for row in by_thing[thing][:1]
+        },
+    )
+
+
+async def divide(connection: Connection, thing: Thing, old: Division, new: Division) -> None:
+    """Write a division, unless somebody else was faster. Everybody is told."""
+    numbers = [old.in_force.number, old.newest.number]
+    await connection.execute("SELECT divide($1, $2, $3, $4, $5, $6, $7)", thing, *numbers, *new.in_force, *new.newest)
 
 
 async def forget(connection: Connection, owners: Sequence[int], beats: Sequence[int] | None = None) -> int:

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import asyncpg
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import ConfigurationError, InvalidMessageError, QueueUnavailableError
-from flowcatalyst.core.message import Capabilities, Delivery, Settled
+from flowcatalyst.core.message import Attempt, Capabilities, Delivery, Settled
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.queues.address import PostgresAddress
 from flowcatalyst.queues.contract import (
@@ -31,7 +31,7 @@ from flowcatalyst.queues.contract import (
     check_outgoing,
 )
 from flowcatalyst.queues.postgres import lanes, owners
-from flowcatalyst.queues.postgres.lanes import Entry, Leased, Ready, Receipt, entry_of
+from flowcatalyst.queues.postgres.lanes import Entry, Ready, Receipt, Taken, entry_of
 from flowcatalyst.queues.postgres.owners import Session
 from flowcatalyst.queues.postgres.store import PostgresStore
 from flowcatalyst.queues.sharing import MAX_CODES, share_out
@@ -61,6 +61,9 @@ class OwedNack(NamedTuple):
 
     held: list[Held]
     failures: list[int]
+    attempts: list[Attempt | None]  # for a queue that keeps them
+    asked_at: float  # wall time
+    delay_s: float
     due_at: float  # monotonic: their delay is over
     unlock: bool
 
@@ -194,7 +197,7 @@ class PostgresQueue:
         """For which pools there is something. Not all are seen at once where messages name very many."""
         number = await self.store.number_of(self.queue)
         after = self._codes_after
-        found = await self.store.run(partial(lanes.look, queue=number, after=after, most=MAX_CODES))
+        found = await self.store.run(partial(self._ready, number=number, after=after))
         if after is not None and len(found.pools) < MAX_CODES:  # from the beginning again
             self._codes_after = None
             return await self._look(demand)
@@ -207,32 +210,23 @@ class PostgresQueue:
 
     async def _take(self, session: Session, wanted: dict[str, int]) -> list[Delivery]:
         """What can be had now. If the caller is cancelled, what was leased all the same is given back."""
-        leasing: asyncio.Future[list[Leased]] = asyncio.get_running_loop().create_future()
+        leasing: asyncio.Future[Sequence[Taken]] = asyncio.get_running_loop().create_future()
         self._tasks.spawn(self._lease(session, wanted, leasing), "take from postgres")
         try:
             taken = await asyncio.shield(leasing)
         except asyncio.CancelledError:
             leasing.add_done_callback(partial(self._requeue_cancelled, session))
             raise
-        return [
-            Delivery(
-                self._broker_id(one.seq),
-                Held(one.receipt, session),
-                one.body,
-                one.group,
-                one.receives,
-                0.0,
-                one.failures,
-            )
-            for one in taken
-        ]
+        return self._deliveries(taken, session)
 
-    async def _lease(self, session: Session, wanted: dict[str, int], leasing: "asyncio.Future[list[Leased]]") -> None:
+    async def _lease(
+        self, session: Session, wanted: dict[str, int], leasing: "asyncio.Future[Sequence[Taken]]"
+    ) -> None:
         claim = session.new_claim()
 
-        async def take(connection: Connection) -> list[Leased]:
+        async def take(connection: Connection) -> Sequence[Taken]:
             try:
-                return await lanes.take(connection, number, session.owner, claim, wanted)
+                return await self._leased(connection, number, session.owner, claim, wanted)
             except asyncpg.PostgresError as error:
                 if error.sqlstate not in (lanes.OWNER_GONE, lanes.CLAIM_VOID):
                     raise
@@ -250,10 +244,11 @@ class PostgresQueue:
             leasing.set_exception(QueueUnavailableError(f"queue {self.name} was closed"))
             raise
 
-    def _requeue_cancelled(self, session: Session, leasing: "asyncio.Future[list[Leased]]") -> None:
+    def _requeue_cancelled(self, session: Session, leasing: "asyncio.Future[Sequence[Taken]]") -> None:
         if not leasing.cancelled() and leasing.exception() is None and (taken := leasing.result()):
             held = [Held(one.receipt, session) for one in taken]
-            self._owed.append(OwedNack(held, [one.failures for one in taken], 0.0, unlock=False))
+            failures = [one.failures for one in taken]
+            self._owed.append(OwedNack(held, failures, [None] * len(held), self._clock.wall(), 0.0, 0.0, unlock=False))
             self.wake()
 
     async def _sleep(self, changes: int, seconds: float) -> None:
@@ -275,8 +270,7 @@ class PostgresQueue:
         """Remove messages for good. Acking what is already gone is OK."""
         if not deliveries:
             return []
-        receipts = [delivery.receipt.receipt for delivery in deliveries]
-        results = await self.store.run(partial(lanes.ack, receipts=receipts))
+        results = await self.store.run(partial(self._acked, deliveries=deliveries))
         self.store.wake(self.queue)
         return results
 
@@ -286,7 +280,8 @@ class PostgresQueue:
             return []
         held = [delivery.receipt for delivery in deliveries]
         due_at = self._monotonic() + delay_s if delay_s > 0 else 0.0
-        nack = OwedNack(held, [delivery.failures for delivery in deliveries], due_at, unlock)
+        failures, attempts = [one.failures for one in deliveries], [one.attempt for one in deliveries]
+        nack = OwedNack(held, failures, attempts, self._clock.wall(), delay_s, due_at, unlock)
         try:
             results = await self._nack(nack)
         except QueueUnavailableError:
@@ -298,14 +293,13 @@ class PostgresQueue:
         ]
 
     async def _nack(self, nack: OwedNack) -> list[Settled]:
-        receipts = [one.receipt for one in nack.held]
         delay_s = max(nack.due_at - self._monotonic(), 0.0)
-        give_back = partial(lanes.nack, receipts=receipts, failures=nack.failures, delay_s=delay_s, unlock=nack.unlock)
-        results = await self.store.run(give_back)
+        results = await self.store.run(partial(self._nacked, nack=nack, delay_s=delay_s))
         busy = [place for place, result in enumerate(results) if result is Settled.FAILED]
         if busy:
             held, failures = [nack.held[place] for place in busy], [nack.failures[place] for place in busy]
-            self._owed.append(nack._replace(held=held, failures=failures))
+            attempts = [nack.attempts[place] for place in busy]
+            self._owed.append(nack._replace(held=held, failures=failures, attempts=attempts))
         self.store.wake(self.queue)
         return results
 
@@ -345,6 +339,37 @@ class PostgresQueue:
         """How many messages could be received now for this pool, as far as their groups begin with it, up to `most`."""
         number = await self.store.number_of(self.queue)
         return await self.store.run(partial(lanes.waiting_for, queue=number, pool=pool, most=most))
+
+    # What a queue of jobs does in ways of its own, as statements
+
+    async def _ready(self, connection: Connection, number: int, after: str | None) -> Ready:
+        return await lanes.look(connection, number, after, MAX_CODES)
+
+    async def _leased(
+        self, connection: Connection, number: int, owner: int, claim: int, wanted: dict[str, int]
+    ) -> Sequence[Taken]:
+        return await lanes.take(connection, number, owner, claim, wanted)
+
+    def _deliveries(self, taken: Sequence[Any], session: Session) -> list[Delivery]:
+        return [
+            Delivery(
+                self._broker_id(one.seq),
+                Held(one.receipt, session),
+                one.body,
+                one.group,
+                one.receives,
+                0.0,
+                one.failures,
+            )
+            for one in taken
+        ]
+
+    async def _acked(self, connection: Connection, deliveries: Sequence[Delivery]) -> list[Settled]:
+        return await lanes.ack(connection, [delivery.receipt.receipt for delivery in deliveries])
+
+    async def _nacked(self, connection: Connection, nack: OwedNack, delay_s: float) -> list[Settled]:
+        receipts = [one.receipt for one in nack.held]
+        return await lanes.nack(connection, receipts, nack.failures, delay_s, unlock=nack.unlock)
 
     def _broker_id(self, seq: int) -> str:
         return f"postgres-{self.store.id}-{seq}"

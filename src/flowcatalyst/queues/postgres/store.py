@@ -14,12 +14,16 @@ import structlog
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError, StorageError
 from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.queues.division import Member
 from flowcatalyst.queues.postgres import lanes, owners
 from flowcatalyst.queues.postgres.migrations import LANES
 from flowcatalyst.queues.postgres.owners import RENEW_EVERY_S, OwnerWatch, Session
 from flowcatalyst.storage.postgres import Connection, Job, PostgresPool, PostgresServer, close_politely
+from flowcatalyst.storage.postgres_migrations import PostgresMigrations
 
 RENEW_LIMIT_S: Final = 2.5  # then the connection hangs: the next renewal goes over another one
+HURRY_EVERY_S: Final = 0.25  # while processes come or go
+DIVISIONS: Final = "divisions"  # the notice that they changed
 
 log = structlog.get_logger("flowcatalyst.postgres")
 T = TypeVar("T")
@@ -40,8 +44,10 @@ class PostgresStore:
     receives registers as an owner.
     """
 
-    def __init__(self, server: PostgresServer, clock: Clock) -> None:
-        self.pool = PostgresPool(server, [LANES])
+    def __init__(
+        self, server: PostgresServer, clock: Clock, *, migrations: Sequence[PostgresMigrations] = (LANES,)
+    ) -> None:
+        self.pool = PostgresPool(server, migrations)
         self.clock = clock
         self.queues: set[Listener] = set()
         self.id = ""  # of the database, known after the first call
@@ -58,6 +64,7 @@ class PostgresStore:
         self._sleepers = 0  # receives that wait
         self._slept = False  # some waited since the last renewal
         self.is_announced = False  # publishers know that somebody waits here
+        self._member: Member | None = None
 
     @property
     def session(self) -> Session | None:
@@ -65,7 +72,7 @@ class PostgresStore:
 
     async def run(self, job: Job[T], *, migrates: bool = True) -> T:
         """What `job` returns. Raises `QueueUnavailableError`."""
-        with _storage_errors_as_queue_errors():
+        with storage_errors_as_queue_errors():
             return await self.pool.run(job, migrates=migrates)
 
     async def number_of(self, queue: str) -> int:
@@ -87,7 +94,19 @@ class PostgresStore:
 
     async def close(self) -> None:
         """Give back all that is leased and close the connections."""
+        await self.leave()
+        await self._drop_link()
+        await self.pool.close()
+
+    def join(self, member: Member) -> None:
+        """Let somebody take part in the divisions with each of our sessions from now on."""
+        self._member = member
+        self._hurry.set()
+
+    async def leave(self) -> None:
+        """End our session, if there is one, with all that is leased in it, and take part in nothing more."""
         await self._tasks.cancel()
+        self._member = None
         async with self._registering:
             session, self._session = self._session, None
             if session is not None:
@@ -101,8 +120,6 @@ class PostgresStore:
                     QueueUnavailableError
                 ) as error:  # what is leased comes free all the same, as of a process that died
                     log.warning("queues_not_signed_off", action="queues_not_signed_off", error=str(error))
-        await self._drop_link()
-        await self.pool.close()
         self.is_announced = False
 
     async def reconnect(self) -> None:
@@ -126,6 +143,8 @@ class PostgresStore:
                 session = Session(await self.run(partial(owners.register, name=name)), sent_at)
                 self._session = session
                 self._tasks.spawn(self._keep(session), "renew postgres owner")
+                if self._member is not None:
+                    self._hurry.set()
             if self._to_forget:
                 await self.run(partial(owners.forget, owners=list(self._to_forget)))
                 self._to_forget.clear()
@@ -138,7 +157,7 @@ class PostgresStore:
         """Let publishers know that somebody waits here, before a last look."""
         session = await self.owner()
         self._slept = True
-        with _storage_errors_as_queue_errors():
+        with storage_errors_as_queue_errors():
             await self._renew(session)
 
     @contextmanager
@@ -154,10 +173,11 @@ class PostgresStore:
     async def _keep(self, session: Session) -> None:
         """Renew the session for as long as it lives."""
         while True:
-            self._hurry.clear()
+            hurries = self._member is not None and self._member.hurries
             with suppress(TimeoutError):
-                async with asyncio.timeout(RENEW_EVERY_S):
+                async with asyncio.timeout(HURRY_EVERY_S if hurries else RENEW_EVERY_S):
                     await self._hurry.wait()
+            self._hurry.clear()
             if not session.is_alive(self.clock.monotonic()):
                 break
             try:
@@ -165,6 +185,7 @@ class PostgresStore:
             except StorageError as error:
                 log.warning("owner_not_renewed", action="owner_not_renewed", error=str(error))
                 await asyncio.sleep(RENEW_EVERY_S / 5)
+                self._hurry.clear()  # a connection that breaks says so
         session.ended = True
         self.is_announced = False
         log.warning("owner_lapsed", action="owner_lapsed", owner=session.owner)
@@ -175,11 +196,19 @@ class PostgresStore:
         async with self._renewing:
             waits = self._sleepers > 0 or self._slept
             self._slept = False
+            member, owner = self._member, session.owner
+            keeps_to = None if member is None else member.keeps_to(owner)
             try:
                 async with asyncio.timeout(RENEW_LIMIT_S):
                     link = await self._linked()
                     sent_at = self.clock.monotonic()
-                    beats = await owners.renew(link, session.owner, waits=waits)
+                    standing = await owners.renew(link, owner, waits=waits, keeps_to=keeps_to)
+                    now = self.clock.monotonic()
+                    session.ended |= owner not in standing.beats  # somebody took us for dead
+                    session.renewed(sent_at, now)
+                    if member is not None and session.is_alive(now):
+                        for thing, division in member.saw(owner, session.until, standing, now).items():
+                            await owners.divide(link, thing, standing.divisions[thing], division)
             except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
                 self.is_announced = False
                 await self._drop_link()
@@ -187,15 +216,17 @@ class PostgresStore:
             except BaseException:
                 await self._drop_link()
                 raise
-            now = self.clock.monotonic()
-            if beats.pop(session.owner, None) is None:
-                session.ended = True  # somebody took us for dead
-            session.renewed(sent_at, now)
+            if member is not None and session.ended:
+                member.lost()
+            elif member is not None and member.keeps_to(owner) != keeps_to:
+                self._hurry.set()
             self.is_announced = waits and not session.ended
-        if dead := self._watch.dead_among(beats, now):
+        others = {one: beat for one, beat in standing.beats.items() if one != owner}
+        if dead := self._watch.dead_among(others, now):
             freed = await self.pool.run(partial(owners.forget, owners=list(dead), beats=list(dead.values())))
             log.warning("owners_ended", action="owners_ended", owners=list(dead), lanes=freed)
             self.wake()
+            self._hurry.set()
 
     async def _linked(self) -> Connection:
         if self._link is None or self._link.is_closed():
@@ -214,13 +245,15 @@ class PostgresStore:
         self.wake()
 
     def _on_notice(self, link: Connection, pid: int, channel: str, payload: str) -> None:
+        if payload == DIVISIONS and self._member is not None:
+            self._hurry.set()
         for name, number in self._numbers.items():
             if str(number) == payload:
                 self.wake(name)
 
 
 @contextmanager
-def _storage_errors_as_queue_errors() -> Iterator[None]:
+def storage_errors_as_queue_errors() -> Iterator[None]:
     try:
         yield
     except StorageError as error:

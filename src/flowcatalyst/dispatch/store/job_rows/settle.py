@@ -1,7 +1,7 @@
 """What becomes of jobs that a router had in hand, written down together with its attempts."""
 
 import sqlite3
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from math import isinf
 from typing import Any, Final
 
@@ -14,21 +14,24 @@ from flowcatalyst.queues.embedded.lanes import encode
 EXCERPT_CHARS: Final = 1000
 
 _LEFT: Final = "SELECT seq FROM messages WHERE seq IN (SELECT value FROM json_each(?))"
+_UNFINISHED: Final = """
+    SELECT number FROM jobs WHERE number IN (SELECT value FROM json_each(?)) AND finished_at IS NULL"""
 _COMPLETE: Final = """
     UPDATE jobs SET status = 'COMPLETED', finished_at = :wall, next_attempt_at = NULL, last_error = '',
       attempts = attempts + 1
-    WHERE number = :number AND finished_at IS NULL"""
+    WHERE number IN (SELECT value FROM json_each(:numbers))"""
 _FAIL: Final = """
-    UPDATE jobs SET status = CASE WHEN :counts THEN 'ERROR' ELSE status END, attempts = attempts + 1,
-      failures = :failures, last_error = :detail
-    WHERE number = :number"""
+    UPDATE jobs SET status = CASE WHEN ? THEN 'ERROR' ELSE status END, attempts = attempts + 1, failures = ?,
+      last_error = ?
+    WHERE number = ?"""
 _WAIT: Final = "UPDATE jobs SET next_attempt_at = ? WHERE number = ?"
 _PARK: Final = "UPDATE jobs SET status = 'ERROR', next_attempt_at = NULL WHERE number = ?"
 _FAILED_SINCE: Final = "UPDATE messages SET failed_at = ifnull(failed_at, ?) WHERE seq = ?"
 _RECORD: Final = """
     INSERT INTO attempts (job, attempt, began_at, duration_s, status, error, counts, detail, excerpt)
-    SELECT :number, attempts, :began_at, :duration_s, :status, :error, :counts, :detail, :excerpt
-    FROM jobs WHERE number = :number"""
+    SELECT j.number, j.attempts, made.value ->> 1, made.value ->> 2, made.value ->> 3, made.value ->> 4,
+      made.value ->> 5, made.value ->> 6, made.value ->> 7
+    FROM json_each(?) AS made CROSS JOIN jobs AS j ON j.number = made.value ->> 0"""
 
 
 def ack(connection: sqlite3.Connection, deliveries: Sequence[Delivery], now: float, wall: float) -> list[Settled]:
@@ -37,17 +40,11 @@ def ack(connection: sqlite3.Connection, deliveries: Sequence[Delivery], now: flo
     settled = lanes_and_messages.ack(connection, QUEUE, receipts, now, LOCK)
     # One that is still there was moved to another lane after its lease had ended: it is delivered from there.
     left = {seq for (seq,) in connection.execute(_LEFT, (encode([receipt.seq for receipt in receipts]),))}
-    results = []
-    for delivery, result in zip(deliveries, settled, strict=True):
-        if delivery.receipt.seq in left:
-            results.append(Settled.GONE)
-            continue
-        results.append(result)
-        if result is Settled.OK:
-            number = number_of(delivery)
-            done = connection.execute(_COMPLETE, {"number": number, "wall": wall})
-            if done.rowcount and delivery.attempt is not None:
-                connection.execute(_RECORD, _attempt(number, delivery.attempt))
+    results = [Settled.GONE if one.seq in left else result for one, result in zip(receipts, settled, strict=True)]
+    delivered = _settled(deliveries, results)
+    unfinished = [number for (number,) in connection.execute(_UNFINISHED, (encode(list(delivered)),))]
+    connection.execute(_COMPLETE, {"numbers": encode(unfinished), "wall": wall})
+    _record(connection, [delivered[number] for number in unfinished])
     return results
 
 
@@ -63,12 +60,12 @@ def nack(
     """Each goes back to its place, or with `unlock` to a lane of its own, and its attempt is written down, if any."""
     failures = [(delivery.receipt, delivery.failures) for delivery in deliveries]
     settled = lanes_and_messages.nack(connection, QUEUE, failures, now, delay_s, unlock=unlock, delays=LOCK)
-    held = [delivery for delivery, result in zip(deliveries, settled, strict=True) if result is Settled.OK]
-    for delivery in held:
-        number, attempt = number_of(delivery), delivery.attempt
+    held = _settled(deliveries, settled)
+    for number, delivery in held.items():
+        attempt = delivery.attempt
         if attempt is not None:
-            connection.execute(_FAIL, {**_attempt(number, attempt), "failures": delivery.failures})
-            connection.execute(_RECORD, _attempt(number, attempt))
+            outcome = attempt.outcome
+            connection.execute(_FAIL, (outcome.counts, delivery.failures, outcome.detail, number))
         failed = attempt is not None and attempt.outcome.counts
         if isinf(delay_s):
             connection.execute(_PARK, (number,))
@@ -76,27 +73,42 @@ def nack(
             connection.execute(_WAIT, (wall + delay_s, number))
         if failed or isinf(delay_s):
             connection.execute(_FAILED_SINCE, (wall, delivery.receipt.seq))
+    _record(connection, held.values())
     if unlock and delay_s <= 0:  # it may be ready at once, and its group may be held
-        refresh(connection, _lanes_of(connection, [delivery.receipt.seq for delivery in held]), now)
+        refresh(connection, _lanes_of(connection, [delivery.receipt.seq for delivery in held.values()]), now)
     return settled
 
 
-def number_of(delivery: Delivery) -> int:
-    return number_at(delivery.receipt.seq)
+def _settled(deliveries: Sequence[Delivery], results: Sequence[Settled]) -> dict[int, Delivery]:
+    """Those that were, by the numbers of their jobs."""
+    settled = zip(deliveries, results, strict=True)
+    return {number_at(delivery.receipt.seq): delivery for delivery, result in settled if result is Settled.OK}
 
 
-def _attempt(number: int, attempt: Attempt) -> dict[str, Any]:
+def _record(connection: sqlite3.Connection, deliveries: Iterable[Delivery]) -> None:
+    """Write the attempts of deliveries down, as those that their jobs have counted last."""
+    made = [_row(delivery, delivery.attempt) for delivery in deliveries if delivery.attempt is not None]
+    if made:
+        connection.execute(_RECORD, (encode(made),))
+
+
+def _row(delivery: Delivery, attempt: Attempt) -> tuple[Any, ...]:
     outcome = attempt.outcome
-    return {
-        "number": number,
-        "began_at": attempt.began_at,
-        "duration_s": attempt.duration_s,
-        "status": outcome.status,
-        "error": outcome.error,
-        "counts": outcome.counts,
-        "detail": outcome.detail,
-        "excerpt": outcome.excerpt[:EXCERPT_CHARS],
-    }
+    return (
+        number_at(delivery.receipt.seq),
+        attempt.began_at,
+        attempt.duration_s,
+        outcome.status,
+        outcome.error,
+        outcome.counts,
+        _text(outcome.detail),
+        _text(outcome.excerpt[:EXCERPT_CHARS]),
+    )
+
+
+def _text(text: str) -> str:
+    """Without what ends a string in SQLite's JSON."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in text else text
 
 
 _LANES: Final = "SELECT DISTINCT lane FROM messages WHERE seq IN (SELECT value FROM json_each(?))"

@@ -50,6 +50,7 @@ INSERT INTO figures VALUES (
   (SELECT count(*) FROM jobs WHERE status = 'ERROR' AND next_attempt_at IS NULL AND finished_at IS NULL),
   0);
 
+-- Nothing is written to `blocked_since` that is there already: two indexes go by it.
 CREATE TRIGGER lane_comes AFTER INSERT ON lanes WHEN new.name IS NOT NULL BEGIN
   INSERT INTO groups (name) VALUES (new.name) ON CONFLICT DO NOTHING;
 END;
@@ -57,22 +58,29 @@ CREATE TRIGGER lane_goes AFTER DELETE ON lanes WHEN old.name IS NOT NULL BEGIN
   DELETE FROM groups WHERE name = old.name AND held_since IS NULL;
 END;
 CREATE TRIGGER message_comes AFTER INSERT ON messages BEGIN
-  UPDATE groups SET
-    jobs = jobs + 1, blocked_since = (SELECT failed_at FROM messages WHERE lane = new.lane ORDER BY seq LIMIT 1)
-  WHERE name = (SELECT name FROM lanes WHERE id = new.lane);
+  UPDATE groups SET jobs = jobs + 1 WHERE name = (SELECT name FROM lanes WHERE id = new.lane);
+  UPDATE groups SET blocked_since = (SELECT failed_at FROM messages WHERE lane = new.lane ORDER BY seq LIMIT 1)
+  WHERE name = (SELECT name FROM lanes WHERE id = new.lane)
+  AND blocked_since IS NOT (SELECT failed_at FROM messages WHERE lane = new.lane ORDER BY seq LIMIT 1);
 END;
 CREATE TRIGGER message_goes AFTER DELETE ON messages BEGIN
-  UPDATE groups SET
-    jobs = jobs - 1, blocked_since = (SELECT failed_at FROM messages WHERE lane = old.lane ORDER BY seq LIMIT 1)
+  UPDATE groups SET jobs = jobs - 1 WHERE name = (SELECT name FROM lanes WHERE id = old.lane);
+END;
+CREATE TRIGGER first_message_goes AFTER DELETE ON messages
+WHEN old.failed_at IS NOT NULL
+OR (SELECT failed_at FROM messages WHERE lane = old.lane ORDER BY seq LIMIT 1) IS NOT NULL BEGIN
+  UPDATE groups SET blocked_since = (SELECT failed_at FROM messages WHERE lane = old.lane ORDER BY seq LIMIT 1)
   WHERE name = (SELECT name FROM lanes WHERE id = old.lane);
 END;
 CREATE TRIGGER message_moves AFTER UPDATE OF lane ON messages WHEN old.lane <> new.lane BEGIN
-  UPDATE groups SET
-    jobs = jobs - 1, blocked_since = (SELECT failed_at FROM messages WHERE lane = old.lane ORDER BY seq LIMIT 1)
-  WHERE name = (SELECT name FROM lanes WHERE id = old.lane);
-  UPDATE groups SET
-    jobs = jobs + 1, blocked_since = (SELECT failed_at FROM messages WHERE lane = new.lane ORDER BY seq LIMIT 1)
-  WHERE name = (SELECT name FROM lanes WHERE id = new.lane);
+  UPDATE groups SET jobs = jobs - 1 WHERE name = (SELECT name FROM lanes WHERE id = old.lane);
+  UPDATE groups SET blocked_since = (SELECT failed_at FROM messages WHERE lane = old.lane ORDER BY seq LIMIT 1)
+  WHERE name = (SELECT name FROM lanes WHERE id = old.lane)
+  AND blocked_since IS NOT (SELECT failed_at FROM messages WHERE lane = old.lane ORDER BY seq LIMIT 1);
+  UPDATE groups SET jobs = jobs + 1 WHERE name = (SELECT name FROM lanes WHERE id = new.lane);
+  UPDATE groups SET blocked_since = (SELECT failed_at FROM messages WHERE lane = new.lane ORDER BY seq LIMIT 1)
+  WHERE name = (SELECT name FROM lanes WHERE id = new.lane)
+  AND blocked_since IS NOT (SELECT failed_at FROM messages WHERE lane = new.lane ORDER BY seq LIMIT 1);
 END;
 CREATE TRIGGER message_fails AFTER UPDATE OF failed_at ON messages WHEN old.failed_at IS NOT new.failed_at BEGIN
   UPDATE groups SET blocked_since = (SELECT failed_at FROM messages WHERE lane = new.lane ORDER BY seq LIMIT 1)

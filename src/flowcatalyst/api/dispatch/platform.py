@@ -1,0 +1,49 @@
+"""What all resources of the dispatch platform need of the router that serves them."""
+
+from dataclasses import replace
+from http import HTTPStatus
+
+from flowcatalyst.api.dependencies import ServedRouter
+from flowcatalyst.api.problems import ProblemError
+from flowcatalyst.api.router.in_flight import wait_of
+from flowcatalyst.core.errors import TargetRefusedError
+from flowcatalyst.core.targets import parse_target
+from flowcatalyst.dispatch.job import FINISHED, JobState, Status
+from flowcatalyst.dispatch.store.contract import JobStore, UnknownJobError
+from flowcatalyst.router.explain import Wait
+
+
+def store_of(app: ServedRouter) -> JobStore:
+    if app.jobs is None:
+        detail = "this router dispatches no jobs: set platform.enabled (FLOWCATALYST_PLATFORM__ENABLED=true)"
+        raise ProblemError(HTTPStatus.NOT_FOUND, detail)
+    return app.jobs
+
+
+def check_may_be_called(app: ServedRouter, target: str) -> None:
+    """Refuse a target that every attempt would be refused for, as far as that is known without asking a resolver."""
+    parts = parse_target(target)
+    try:
+        app.egress.check(parts.host, parts.port)
+    except TargetRefusedError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, f"targetUrl cannot be called: {error}") from None
+
+
+def in_hand(app: ServedRouter, job_id: str) -> Wait | None:
+    """What a job waits for in this router; None if that does not have it."""
+    delivery = app.tracker.get(job_id)
+    return None if delivery is None or delivery.terms is None else wait_of(app, delivery)
+
+
+def as_shown(app: ServedRouter, state: JobState) -> JobState:
+    """With IN_PROGRESS, which is not stored: only the router knows whose attempts are in flight."""
+    if state.status in FINISHED or (wait := in_hand(app, state.job.id)) is None:
+        return state
+    return replace(state, status=Status.IN_PROGRESS if wait.under_way else Status.QUEUED)
+
+
+def checked_id(job_id: str) -> str:
+    """An id that a database can look for."""
+    if "\0" in job_id:
+        raise UnknownJobError("there is no job with a NUL character in its id")
+    return job_id

@@ -1,0 +1,92 @@
+"""Housekeeping: jobs expire when their time is over, and finished ones are dropped when they are old enough.
+
+Of all processes on one store the one that leads does it, in small parts: whoever delivers meanwhile waits for one of
+them at most.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Final
+
+import structlog
+
+from flowcatalyst.core.clock import Clock
+from flowcatalyst.core.errors import QueueUnavailableError, StorageError
+from flowcatalyst.core.supervisor import Supervisor
+from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.dispatch.job_counts import JobCounts
+from flowcatalyst.dispatch.job_watch import JobWatch
+from flowcatalyst.dispatch.store.contract import JobStore
+
+EXPIRE_PERIOD_S: Final = 1.0
+DROP_PERIOD_S: Final = 60.0
+WATCH_PERIOD_S: Final = 5.0
+EXPIRE_BATCH: Final = 500
+DROP_BATCH: Final = 500
+SHARE: Final = 0.2  # of the time that dropping may take from the store, while there is much to drop
+LEAST_PAUSE_S: Final = 0.02
+DAY_S: Final = 86_400.0
+
+log = structlog.get_logger("flowcatalyst.housekeeping")
+
+
+class Housekeeping:
+    """Keeps one store in order as long as its process runs."""
+
+    def __init__(
+        self, store: JobStore, counts: JobCounts, watch: JobWatch, clock: Clock, retention_days: float
+    ) -> None:
+        """`retention_days` of 0: nothing is dropped."""
+        self._store = store
+        self._counts = counts
+        self._watch = watch
+        self._clock = clock
+        self._retention_s = retention_days * DAY_S
+
+    def start(self, supervisor: Supervisor, tasks: Tasks) -> None:
+        """From now on until the tasks are cancelled."""
+        for name, period_s, look in (
+            ("expire jobs", EXPIRE_PERIOD_S, self.expire),
+            ("drop finished jobs", DROP_PERIOD_S, self.drop_finished),
+            ("watch jobs", WATCH_PERIOD_S, self._watch.look),
+        ):
+            supervisor.spawn(tasks, name, partial(_repeat, name, period_s, look))
+
+    async def expire(self) -> None:
+        """End jobs that waited for too long."""
+        if not await self._store.lead():
+            return
+        while (expired := await self._store.expire(EXPIRE_BATCH)) > 0:
+            self._counts.expired += expired
+            log.info("jobs_expired", action="jobs_expired", count=expired)
+            if expired < EXPIRE_BATCH:
+                break
+            await asyncio.sleep(LEAST_PAUSE_S)
+
+    async def drop_finished(self) -> None:
+        """Forget what was finished for longer than it is kept."""
+        if not self._retention_s or not await self._store.lead():
+            return
+        dropped, before = 0, self._clock.wall() - self._retention_s
+        while True:
+            began_at = self._clock.monotonic()
+            some = await self._store.drop_finished(before, DROP_BATCH)
+            dropped += some
+            self._counts.dropped += some
+            if some < DROP_BATCH:
+                break
+            took_s = self._clock.monotonic() - began_at
+            await asyncio.sleep(max(LEAST_PAUSE_S, took_s * (1 - SHARE) / SHARE))
+        if dropped:
+            log.info("jobs_dropped", action="jobs_dropped", count=dropped)
+
+
+async def _repeat(name: str, period_s: float, look: Callable[[], Awaitable[None]]) -> None:
+    """A store that is away is told of by whoever polls it."""
+    while True:
+        try:
+            await look()
+        except (QueueUnavailableError, StorageError) as error:
+            log.warning("housekeeping_failed", action="housekeeping_failed", task=name, error=str(error))
+        await asyncio.sleep(period_s)

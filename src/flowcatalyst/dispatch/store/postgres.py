@@ -1,0 +1,205 @@
+"""Jobs in a PostgreSQL database: the lanes of its queues, with tables of jobs and attempts beside them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, TypeVar
+
+import asyncpg
+
+from flowcatalyst.core.clock import Clock
+from flowcatalyst.core.errors import QueueUnavailableError, StorageError, StorageUnavailableError
+from flowcatalyst.dispatch.job import Job, JobState
+from flowcatalyst.dispatch.store import postgres_actions, postgres_groups, postgres_rows, postgres_search
+from flowcatalyst.dispatch.store.contract import (
+    Acted,
+    Action,
+    ActionTaken,
+    AttemptMade,
+    Created,
+    Figures,
+    Filter,
+    GroupPage,
+    GroupState,
+    Page,
+    Place,
+)
+from flowcatalyst.dispatch.store.postgres_migrations import JOBS
+from flowcatalyst.dispatch.store.postgres_queue import PostgresJobQueue
+from flowcatalyst.queues.postgres.migrations import LANES
+from flowcatalyst.queues.postgres.store import PostgresStore, storage_errors_as_queue_errors
+from flowcatalyst.storage.postgres import Connection, PostgresPool, PostgresServer
+
+T = TypeVar("T")
+
+PARTS: Final = (LANES, JOBS)
+COUNTED_AT_ONCE: Final = 10_000
+LEAD_LIMIT_S: Final = 5.0
+# Asked again on the same connection it is ours again, which costs nothing: it ends with the connection.
+_LEAD: Final = "SELECT pg_try_advisory_lock(1735159649, hashtext('flowcatalyst jobs of ' || $1))"
+READERS: Final = 4  # connections of those who look: they wait for nobody who writes
+
+
+class PostgresJobStore:
+    """A job store in one schema of a database, which any number of processes may share."""
+
+    def __init__(self, server: PostgresServer, clock: Clock) -> None:
+        self._clock = clock
+        self.database = PostgresStore(server, clock, migrations=PARTS)
+        self._readers = PostgresPool(server, PARTS, READERS, postgres_search.WALKING)
+        self.queue = PostgresJobQueue(self.database)
+        self._leader: Connection | None = None  # has the lock, or asks for it
+        self._leading = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Make the tables, if the database can be reached now; else the first call does.
+
+        Raises `StorageError` if its tables cannot be used, as those of a newer version.
+        """
+        await self.queue.open()
+        with suppress(StorageUnavailableError):
+            await self.database.pool.run(_nothing)
+
+    async def close(self) -> None:
+        self._resign()
+        await self.queue.close()
+        await self._readers.close()
+
+    async def create(self, jobs: Sequence[Job]) -> list[Created]:
+        """Durable when it returns. One whose idempotency key is known is not made again."""
+        if not jobs:
+            return []
+        return await self._change(partial(postgres_rows.create, wall=self._clock.wall(), jobs=jobs))
+
+    # Looking
+
+    async def find(self, job_id: str) -> JobState:
+        return await self._read(partial(postgres_rows.find, job_id=job_id))
+
+    async def attempts_of(self, job_id: str) -> list[AttemptMade]:
+        return await self._read(partial(postgres_rows.attempts_of, job_id=job_id))
+
+    async def history_of(self, job_id: str) -> list[ActionTaken]:
+        return await self._read(partial(postgres_rows.history_of, job_id=job_id))
+
+    async def page(self, which: Filter, limit: int, cursor: int | None = None) -> Page:
+        """It ends early where very many jobs do not match; the next one goes on from there."""
+
+        async def look(connection: Connection) -> Page:
+            found = await postgres_search.find_numbers(connection, which, limit, cursor)
+            states = await postgres_rows.states_of(connection, found.numbers)
+            return Page([states[number] for number in found.numbers if number in states], found.before)
+
+        return await self._read(look)
+
+    async def place_of(self, job_id: str) -> Place | None:
+        return await self._read(partial(postgres_groups.place_of, job_id=job_id))
+
+    async def count(self, which: Filter, most: int) -> int:
+        found, cursor = 0, None
+        while found < most:
+            part = await self._read(
+                partial(
+                    postgres_search.find_numbers, which=which, limit=min(most - found, COUNTED_AT_ONCE), before=cursor
+                )
+            )
+            found, cursor = found + len(part.numbers), part.before
+            if cursor is None:
+                break
+        return found
+
+    async def groups(self, *, blocked: bool, limit: int, cursor: str | None = None) -> GroupPage:
+        number = await self._number()
+        return await self._read(
+            partial(postgres_groups.groups, queue=number, limit=limit, cursor=cursor, blocked=blocked)
+        )
+
+    async def group(self, name: str) -> GroupState:
+        return await self._read(partial(postgres_groups.group, queue=await self._number(), name=name))
+
+    async def figures(self) -> Figures:
+        number = await self._number()
+        return await self._read(partial(postgres_groups.figures, queue=number, wall=self._clock.wall()))
+
+    # Acting
+
+    async def act(self, job_id: str, action: Action, actor: str) -> JobState:
+        act = partial(postgres_actions.act, wall=self._clock.wall(), job_id=job_id, action=action, actor=actor)
+        return await self._change(act)
+
+    async def act_on_all(
+        self, which: Filter, action: Action, actor: str, limit: int, cursor: int | None = None
+    ) -> Acted:
+        """On a connection of those who look, since it looks for them."""
+        act = partial(postgres_actions.act_on_all, queue=await self._number(), wall=self._clock.wall())
+        with storage_errors_as_queue_errors():
+            acted = await self._readers.transaction(
+                partial(act, which=which, action=action, actor=actor, limit=limit, cursor=cursor)
+            )
+        self.database.wake(self.queue.queue)
+        return acted
+
+    async def hold(self, group: str, actor: str) -> GroupState:
+        return await self._change(partial(postgres_groups.hold, name=group, wall=self._clock.wall(), actor=actor))
+
+    async def release(self, group: str, actor: str) -> GroupState:
+        """Who released it is not kept: nothing is left that could show it."""
+        return await self._change(partial(postgres_groups.release, name=group))
+
+    # Keeping house
+
+    async def expire(self, limit: int) -> int:
+        return await self._change(partial(_expire, wall=self._clock.wall(), limit=limit))
+
+    async def drop_finished(self, before: float, limit: int) -> int:
+        return await self._change(partial(_drop_finished, before=before, limit=limit))
+
+    async def lead(self) -> bool:
+        """Whether we have the advisory lock of the schema: it is ours while one connection lives."""
+        async with self._leading:
+            try:
+                async with asyncio.timeout(LEAD_LIMIT_S):
+                    if self._leader is None:
+                        self._leader = await self.database.pool.connect()
+                    return bool(await self._leader.fetchval(_LEAD, self.database.pool.server.schema))
+            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+                self._resign()
+                raise QueueUnavailableError(str(self.database.pool.translated(error))) from None
+            except StorageError as error:
+                raise QueueUnavailableError(str(error)) from None
+            except BaseException:
+                self._resign()
+                raise
+
+    def _resign(self) -> None:
+        leader, self._leader = self._leader, None
+        if leader is not None:
+            leader.terminate()
+
+    async def _read(self, job: Callable[[Connection], Awaitable[T]]) -> T:
+        with storage_errors_as_queue_errors():
+            return await self._readers.run(job)
+
+    async def _change(self, job: Callable[..., Awaitable[T]]) -> T:
+        """`job` gets the number of our queue as `queue`. Those who wait for jobs look again."""
+        changed = await self.database.run(partial(job, queue=await self._number()))
+        self.database.wake(self.queue.queue)
+        return changed
+
+    async def _number(self) -> int:
+        return await self.database.number_of(self.queue.queue)
+
+
+async def _expire(connection: Connection, queue: int, wall: float, limit: int) -> int:
+    ended: int = await connection.fetchval("SELECT expire_jobs($1, $2, $3)", queue, wall, limit)
+    return ended
+
+
+async def _drop_finished(connection: Connection, queue: int, before: float, limit: int) -> int:
+    dropped: int = await connection.fetchval("SELECT drop_finished_jobs($1, $2)", before, limit)
+    return dropped
+
+
+async def _nothing(connection: Connection) -> None:
+    """Connecting is enough: it makes the tables."""

@@ -1,0 +1,98 @@
+"""What people do to the jobs and groups of a PostgreSQL database."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from flowcatalyst.core.errors import QueueUnavailableError
+from flowcatalyst.dispatch.job import JobState, Status, encode_headers
+from flowcatalyst.dispatch.store import postgres_rows, postgres_search
+from flowcatalyst.dispatch.store.contract import (
+    Acted,
+    Action,
+    Cancel,
+    Change,
+    Filter,
+    JobStateError,
+    Retry,
+    UnknownJobError,
+    in_words,
+)
+from flowcatalyst.dispatch.store.postgres_rows import stored
+from flowcatalyst.storage.postgres import Connection
+
+_ACT: Final = "SELECT act_on_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+_DONE: Final = "done"
+
+
+async def act(connection: Connection, queue: int, wall: float, job_id: str, action: Action, actor: str) -> JobState:
+    number = await postgres_rows.number_of(connection, job_id)
+    (outcome,) = await _act_on(connection, queue, wall, [number], action, actor)
+    if outcome != _DONE:
+        raise _refusal(job_id, outcome)
+    return await postgres_rows.find(connection, job_id)
+
+
+async def act_on_all(
+    connection: Connection,
+    queue: int,
+    wall: float,
+    which: Filter,
+    action: Action,
+    actor: str,
+    limit: int,
+    cursor: int | None,
+) -> Acted:
+    """In a transaction of its caller, on a connection that walks indexes."""
+    found = await postgres_search.find_numbers(connection, which, limit, cursor)
+    if not found.numbers:
+        return Acted(0, 0, found.before)
+    await connection.execute("SELECT lock_jobs($1)", found.numbers)
+    matching = await postgres_search.match(connection, which, found.numbers)  # some may have changed before we had them
+    numbers = [number for number in found.numbers if number in matching]
+    outcomes = await _act_on(connection, queue, wall, numbers, action, actor) if numbers else []
+    done = sum(outcome == _DONE for outcome in outcomes)
+    return Acted(done, len(outcomes) - done, found.before)
+
+
+async def _act_on(
+    connection: Connection, queue: int, wall: float, numbers: Sequence[int], action: Action, actor: str
+) -> Sequence[str]:
+    """What came of it for each job."""
+    match action:
+        case Retry():
+            what, change = "retry", Change()
+        case Cancel():
+            what, change = "cancel", Change()
+        case Change():
+            what, change = "change", action
+    note = None if action == Change() else in_words(action)
+    outcomes: Sequence[str] = await connection.fetchval(
+        _ACT,
+        queue,
+        numbers,
+        what,
+        wall,
+        stored(actor),
+        note,
+        change.mode,
+        None if change.target is None else stored(change.target),
+        None if change.content_type is None else stored(change.content_type),
+        None if change.headers is None else encode_headers(change.headers),
+        change.payload,
+    )
+    return outcomes
+
+
+def _refusal(job_id: str, outcome: str) -> Exception:
+    match outcome:
+        case "UNKNOWN":
+            return UnknownJobError(f"there is no job {job_id}")
+        case "UNGROUPED":
+            return JobStateError(f"job {job_id} has no messageGroup: it can only be IMMEDIATE")
+        case "BUSY":
+            return QueueUnavailableError(f"job {job_id} is being changed by somebody else: try again")
+        case Status.QUEUED:
+            return JobStateError(f"job {job_id} is in a router's hands: wait until its attempt ended")
+        case Status.PENDING:
+            return JobStateError(f"job {job_id} is {outcome}: only one in ERROR can be tried again")
+    return JobStateError(f"job {job_id} is {outcome}")

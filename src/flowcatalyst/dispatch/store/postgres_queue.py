@@ -1,0 +1,117 @@
+"""The jobs of a PostgreSQL database as a queue."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import isinf
+from typing import Any, NamedTuple
+
+from flowcatalyst.core.message import Delivery, DispatchMode, MessagePointer, Settled, Terms
+from flowcatalyst.dispatch.store import postgres_rows
+from flowcatalyst.dispatch.store.postgres_rows import headers_of, restored
+from flowcatalyst.queues.postgres import lanes
+from flowcatalyst.queues.postgres.lanes import Ready, Receipt, Taken
+from flowcatalyst.queues.postgres.owners import Session
+from flowcatalyst.queues.postgres.queue import Held, OwedNack, PostgresQueue
+from flowcatalyst.queues.postgres.store import PostgresStore
+from flowcatalyst.queues.sharing import LANE_SHARE, MAX_CODES
+from flowcatalyst.storage.postgres import Connection
+
+_LOOK = "SELECT pools, turns, due_in_s FROM look_for_jobs($1, $2, $3, $4)"
+_TAKE = """
+    SELECT lane, seq, epoch, receives, failures, grp, attempts, id, target, pool, message_group, mode, content_type,
+      headers, timeout_s, max_retries, delays, due_at, payload
+    FROM take_jobs($1, $2, $3, $4, $5, $6, $7)"""
+_ACK = "SELECT stale, busy FROM ack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+_NACK = "SELECT held, busy FROM nack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
+
+
+class LeasedJob(NamedTuple):
+    """A job as `take_jobs` hands it out."""
+
+    lane: int
+    seq: int
+    epoch: int
+    receives: int
+    failures: int
+    group: str | None  # that it is ordered in
+    attempts: int
+    id: str
+    target: str
+    pool: str
+    message_group: str | None
+    mode: str
+    content_type: str
+    headers: str
+    timeout_s: float
+    max_retries: int
+    delays: list[float]
+    due_at: float
+    payload: bytes | None
+
+    @property
+    def receipt(self) -> Receipt:
+        return Receipt(self.lane, self.seq, self.epoch)
+
+
+class PostgresJobQueue(PostgresQueue):
+    """The jobs of a database as a queue. What is acked is completed; with each settlement goes its attempt."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        super().__init__(store, postgres_rows.QUEUE)
+
+    async def _ready(self, connection: Connection, number: int, after: str | None) -> Ready:
+        return lanes.ready_of(await connection.fetchrow(_LOOK, number, after, MAX_CODES, self._clock.wall()))
+
+    async def _leased(
+        self, connection: Connection, number: int, owner: int, claim: int, wanted: dict[str, int]
+    ) -> Sequence[Taken]:
+        pools, limits = list(wanted), list(wanted.values())
+        rows = await connection.fetch(_TAKE, number, owner, claim, pools, limits, LANE_SHARE, self._clock.wall())
+        return [LeasedJob(*row) for row in rows]
+
+    def _deliveries(self, taken: Sequence[Any], session: Session) -> list[Delivery]:
+        return [self._delivery(one, session) for one in taken]
+
+    def _delivery(self, one: LeasedJob, session: Session) -> Delivery:
+        group = one.message_group
+        return Delivery(
+            self._broker_id(one.seq),
+            Held(one.receipt, session),
+            one.payload if one.payload is not None else "",
+            None if one.group is None else restored(one.group),
+            one.receives,
+            0.0,
+            one.failures,
+            terms=_terms(one.timeout_s, one.max_retries, tuple(one.delays)),
+            due_at=one.due_at,
+            pointer=MessagePointer(
+                id=restored(one.id),
+                mediation_target=restored(one.target),
+                pool_code=restored(one.pool),
+                message_group_id=None if group is None else restored(group),
+                dispatch_mode=DispatchMode(one.mode),
+                content_type=restored(one.content_type),
+                headers=dict(headers_of(one.headers)) or None,
+            ),
+            earlier=one.attempts,
+            is_raw=one.payload is not None,
+        )
+
+    async def _acked(self, connection: Connection, deliveries: Sequence[Delivery]) -> list[Settled]:
+        receipts = lanes.columns([delivery.receipt.receipt for delivery in deliveries])
+        attempts = postgres_rows.attempt_columns([delivery.attempt for delivery in deliveries])
+        stale, busy = await connection.fetchrow(_ACK, *receipts, self._clock.wall(), *attempts)
+        return lanes.acked(len(deliveries), stale, busy)
+
+    async def _nacked(self, connection: Connection, nack: OwedNack, delay_s: float) -> list[Settled]:
+        receipts = lanes.columns([one.receipt for one in nack.held])
+        attempts = postgres_rows.attempt_columns(nack.attempts)
+        next_at = None if isinf(nack.delay_s) else nack.asked_at + nack.delay_s
+        how = (nack.failures, float(delay_s), nack.unlock, nack.asked_at, next_at)
+        held, busy = await connection.fetchrow(_NACK, *receipts, *how, *attempts)
+        return lanes.nacked(len(nack.held), held, busy)
+
+
+@lru_cache(1000)
+def _terms(timeout_s: float, max_retries: int, delays_s: tuple[float, ...]) -> Terms:
+    return Terms(timeout_s, max_retries, delays_s)

@@ -1,0 +1,197 @@
+"""Jobs as PostgreSQL keeps them: what goes into rows, what comes out of them, and statements about single jobs."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+
+from flowcatalyst.core.message import Attempt, DispatchMode, Terms
+from flowcatalyst.dispatch.job import (
+    Job,
+    JobState,
+    Kind,
+    Status,
+    decode_headers,
+    encode_headers,
+)
+from flowcatalyst.dispatch.store.contract import ActionTaken, AttemptMade, Created, UnknownJobError
+from flowcatalyst.storage.postgres import Connection
+
+QUEUE: Final = "dispatch jobs"  # no queue of a configuration is called so
+EXCERPT_CHARS: Final = 1000
+_ESCAPE: Final = "\x1b"
+
+
+def stored(text: str) -> str:
+    """PostgreSQL takes no NUL: it is written as two characters."""
+    if "\0" in text or _ESCAPE in text:
+        return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
+    return text
+
+
+def restored(text: str) -> str:
+    return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE) if _ESCAPE in text else text
+
+
+def _stored(text: str | None) -> str | None:
+    return None if text is None else stored(text)
+
+
+def _restored(text: str | None) -> str | None:
+    return None if text is None else restored(text)
+
+
+def mark(name: str, value: str) -> str:
+    """What stands for an entry of metadata before the database hashes it."""
+    return msgspec.json.encode((name, value)).decode()
+
+
+# Create
+
+_CREATE: Final = f"SELECT repeated, firsts FROM create_jobs({', '.join(f'${n}' for n in range(1, 24))})"
+
+
+async def create(connection: Connection, queue: int, wall: float, jobs: Sequence[Job]) -> list[Created]:
+    """Keep new jobs and let those in whose time has come: one statement, and another if some were known."""
+    keys = [_stored(job.idempotency_key) for job in jobs]
+    marked = [(n, mark(*entry)) for n, job in enumerate(jobs, 1) if job.metadata for entry in job.metadata.items()]
+    repeated, firsts = await connection.fetchrow(
+        _CREATE,
+        queue,
+        wall,
+        [stored(job.id) for job in jobs],
+        [job.kind.value for job in jobs],
+        [stored(job.code) for job in jobs],
+        [stored(job.target) for job in jobs],
+        [stored(job.content_type) for job in jobs],
+        [encode_headers(job.headers) if job.headers else "[]" for job in jobs],
+        [_stored(job.group) for job in jobs],
+        [job.sequence for job in jobs],
+        [job.mode.value for job in jobs],
+        [stored(job.pool) for job in jobs],
+        [job.terms.timeout_s for job in jobs],
+        [job.terms.max_retries for job in jobs],
+        [_array(job.terms.delays_s) for job in jobs],
+        [job.scheduled_for for job in jobs],
+        [job.expires_at for job in jobs],
+        keys if any(key is not None for key in keys) else None,
+        [msgspec.json.encode(job.metadata).decode() if job.metadata else "{}" for job in jobs],
+        [job.created_at for job in jobs],
+        [job.payload for job in jobs],
+        [n for n, _ in marked],
+        [text for _, text in marked],
+    )
+    created = [Created(JobState(job, Status.PENDING)) for job in jobs]
+    if repeated:
+        found = {row["id"]: state_of(row) for row in await connection.fetch(f"{SELECT} WHERE j.id = ANY ($1)", firsts)}
+        for place, first in zip(repeated, firsts, strict=True):
+            created[place - 1] = Created(found[first], repeated=True)
+    return created
+
+
+def _array(delays_s: Sequence[float]) -> str:
+    return "{" + ",".join(map(repr, delays_s)) + "}"
+
+
+# Settle
+
+
+def attempt_columns(attempts: Sequence[Attempt | None]) -> tuple[list[Any], ...]:
+    """Attempts as the functions of the database take them: a list for each column, NULL where there was none."""
+    rows = [(None,) * 7 if one is None else _attempt_row(one) for one in attempts]
+    return tuple(map(list, zip(*rows, strict=True)))
+
+
+def _attempt_row(attempt: Attempt) -> tuple[Any, ...]:
+    outcome = attempt.outcome
+    return (
+        attempt.began_at,
+        attempt.duration_s,
+        outcome.status,
+        outcome.error.value,
+        outcome.counts,
+        stored(outcome.detail),
+        stored(outcome.excerpt[:EXCERPT_CHARS]),
+    )
+
+
+# Look
+
+# Whether a router has it in hand: its message belongs to the lease of its lane that goes on.
+IS_LEASED: Final = """
+    EXISTS (
+      SELECT 1 FROM lanes AS l JOIN messages AS m ON m.lane = l.id AND m.seq = s.place
+      WHERE l.id = s.lane AND l.owner IS NOT NULL AND s.place <= l.leased_to AND m.given_back <> l.epoch)"""
+_COLUMNS: Final = f"""
+    j.number, j.id, j.kind, j.code, j.target, j.content_type, j.headers, j.grp, j.sequence, j.mode, j.pool, j.timeout_s,
+    j.max_retries, j.delays, j.scheduled_for, j.expires_at, j.idempotency_key, j.metadata, j.created_at, j.payload,
+    s.status, s.attempts, s.failures, s.next_attempt_at, s.finished_at, s.last_error,
+    s.lane IS NOT NULL AND {IS_LEASED} AS is_leased"""
+SELECT: Final = f"SELECT {_COLUMNS} FROM jobs AS j JOIN job_states AS s ON s.number = j.number"
+
+
+def state_of(row: Sequence[Any]) -> JobState:
+    job = Job(
+        id=restored(row[1]),
+        kind=Kind(row[2]),
+        code=restored(row[3]),
+        target=restored(row[4]),
+        content_type=restored(row[5]),
+        headers=headers_of(row[6]),
+        group=_restored(row[7]),
+        sequence=row[8],
+        mode=DispatchMode(row[9]),
+        pool=restored(row[10]),
+        terms=Terms(row[11], row[12], tuple(row[13])),
+        scheduled_for=row[14],
+        expires_at=row[15],
+        idempotency_key=_restored(row[16]),
+        metadata=msgspec.json.decode(row[17], type=dict[str, str]),
+        created_at=row[18],
+        payload=row[19],
+    )
+    status, attempts, failures, next_attempt_at, finished_at, last_error, is_leased = row[20:27]
+    shown = Status.QUEUED if is_leased else Status(status)
+    return JobState(job, shown, attempts, failures, next_attempt_at, finished_at, restored(last_error))
+
+
+def headers_of(text: str) -> tuple[tuple[str, str], ...]:
+    return () if text == "[]" else decode_headers(text)
+
+
+async def number_of(connection: Connection, job_id: str) -> int:
+    number: int | None = await connection.fetchval("SELECT number FROM jobs WHERE id = $1", stored(job_id))
+    if number is None:
+        raise UnknownJobError(f"there is no job {job_id}")
+    return number
+
+
+async def find(connection: Connection, job_id: str) -> JobState:
+    row = await connection.fetchrow(f"{SELECT} WHERE j.id = $1", stored(job_id))
+    if row is None:
+        raise UnknownJobError(f"there is no job {job_id}")
+    return state_of(row)
+
+
+async def states_of(connection: Connection, numbers: Sequence[int]) -> dict[int, JobState]:
+    rows = await connection.fetch(f"{SELECT} WHERE j.number = ANY ($1)", numbers)
+    return {row[0]: state_of(row) for row in rows}
+
+
+async def attempts_of(connection: Connection, job_id: str) -> list[AttemptMade]:
+    rows = await connection.fetch(
+        "SELECT attempt, began_at, duration_s, status, error, counts, detail, excerpt FROM job_attempts "
+        "WHERE job = $1 ORDER BY attempt",
+        await number_of(connection, job_id),
+    )
+    return [
+        AttemptMade(attempt, began_at, duration_s, status, error, counts, restored(detail), restored(excerpt))
+        for attempt, began_at, duration_s, status, error, counts, detail, excerpt in rows
+    ]
+
+
+async def history_of(connection: Connection, job_id: str) -> list[ActionTaken]:
+    rows = await connection.fetch(
+        "SELECT at, actor, action FROM job_actions WHERE job = $1 ORDER BY id", await number_of(connection, job_id)
+    )
+    return [ActionTaken(at, restored(actor), restored(action)) for at, actor, action in rows]

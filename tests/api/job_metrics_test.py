@@ -1,0 +1,116 @@
+"""What is told of jobs without being asked for one: metrics, warnings, health."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from flowcatalyst.control import metrics
+from flowcatalyst.dispatch import housekeeping
+from tests.api.dispatching import JOBS, Dispatching, dispatching
+from tests.api.running import until
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "KEEP_S", 0.0)
+    for name in ("WATCH_PERIOD_S", "EXPIRE_PERIOD_S", "DROP_PERIOD_S"):
+        monkeypatch.setattr(housekeeping, name, 0.02)
+
+
+async def samples(jobs: Dispatching) -> dict[str, float]:
+    text = (await jobs.client.get("/metrics")).text
+    return {
+        one.name + (f"{{{one.labels['le']}}}" if "le" in one.labels else ""): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        if "pool" not in one.labels
+    }
+
+
+async def test_what_happens_to_jobs_is_counted(jobs: Dispatching) -> None:
+    await jobs.blocked("1", "2")
+    await jobs.create("3")
+    await jobs.until("3", "COMPLETED")
+    await jobs.act("2", "cancel")
+    found = await samples(jobs)
+    counted = {name: found[f"flowcatalyst_jobs_{name}_total"] for name in ("created", "completed", "failed", "parked")}
+    assert counted == {"created": 3, "completed": 1, "failed": 1, "parked": 1}
+    assert found["flowcatalyst_jobs_cancelled_total"] == 1
+    assert found["flowcatalyst_job_duration_seconds_count"] == 1
+    assert found["flowcatalyst_job_duration_seconds_sum"] > 0
+
+
+async def test_the_metrics_of_message_groups_have_the_names_of_the_guide(jobs: Dispatching) -> None:
+    await jobs.blocked("a1", "a2", group="a")
+    await jobs.blocked("b1", group="b")
+    found = await samples(jobs)
+    assert (found["dispatch_groups_active"], found["dispatch_groups_blocked"]) == (2, 2)
+    assert found["dispatch_messages_in_group_bucket{1}"] == 1
+    assert found["dispatch_messages_in_group_bucket{10}"] == 2
+    assert found["dispatch_messages_in_group_bucket{+Inf}"] == found["dispatch_messages_in_group_count"] == 2
+
+
+async def test_what_waits_is_shown_by_what_it_waits_for(tmp_path: Path) -> None:
+    async with dispatching(tmp_path, enabled=False) as jobs:
+        await jobs.create("waiting")
+        await jobs.create("scheduled", scheduledFor="2999-01-01T00:00:00Z")
+        found = await samples(jobs)
+    assert (found["flowcatalyst_jobs_waiting"], found["flowcatalyst_jobs_scheduled"]) == (1, 1)
+    assert (found["flowcatalyst_jobs_parked"], found["flowcatalyst_jobs_oldest_waiting_seconds"] > 0) == (0, True)
+
+
+async def test_a_router_without_jobs_has_no_metrics_of_them(tmp_path: Path) -> None:
+    async with dispatching(tmp_path, platform={"enabled": False}) as jobs:
+        assert not [name for name in await samples(jobs) if "job" in name or "dispatch_" in name]
+
+
+async def open_warnings(jobs: Dispatching, code: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (await jobs.client.get(f"/monitoring/warnings?code={code}&acknowledged=false")).json
+    return found
+
+
+async def until_told(jobs: Dispatching, code: str, count: int = 1) -> list[dict[str, Any]]:
+    async def is_so() -> bool:
+        return len(await open_warnings(jobs, code)) == count
+
+    await until(is_so)
+    return await open_warnings(jobs, code)
+
+
+async def test_a_parked_job_is_a_warning_and_a_reason_of_health_until_somebody_acts(jobs: Dispatching) -> None:
+    await jobs.blocked("1")
+    (told,) = await until_told(jobs, "JOB_PARKED")
+    assert (told["severity"], told["source"]) == ("ERROR", "jobs of pool DEFAULT-POOL")
+    health = (await jobs.client.get("/monitoring/health")).json
+    assert "a dispatch job waits for a person" in str(health)
+    await jobs.act("1", "retry")
+    await until_told(jobs, "JOB_PARKED_OVER")
+    await until_told(jobs, "JOB_PARKED", 0)
+    assert "waits for a person" not in str((await jobs.client.get("/monitoring/health")).json)
+
+
+async def test_a_group_that_is_blocked_for_long_is_a_warning_until_it_goes_on(tmp_path: Path) -> None:
+    async with dispatching(tmp_path, health={"group_blocked_s": 0.05}) as jobs:
+        await jobs.blocked("1", "2")
+        (told,) = await until_told(jobs, "JOB_GROUP_BLOCKED")
+        assert told["source"] == "job group account:123"
+        assert jobs.ids["1"] in told["message"]
+        assert "a group of jobs is blocked" in str((await jobs.client.get("/monitoring/health")).json)
+        await jobs.change("1", mode="NEXT_ON_ERROR")
+        await until_told(jobs, "JOB_GROUP_UNBLOCKED")
+        await until_told(jobs, "JOB_GROUP_BLOCKED", 0)
+
+
+async def test_finished_jobs_are_forgotten_after_their_time_and_unfinished_ones_never(tmp_path: Path) -> None:
+    async with dispatching(tmp_path, platform={"retention_days": 1e-6}) as jobs:
+        await jobs.blocked("1", "2")
+        await jobs.create("done")
+
+        async def only_unfinished_left() -> bool:
+            return await jobs.listed("") == ["2", "1"]
+
+        await until(only_unfinished_left)
+        assert (await samples(jobs))["flowcatalyst_jobs_dropped_total"] == 1
+        (await jobs.client.get(f"{JOBS}/{jobs.ids['done']}")).assert_problem(404)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from flowcatalyst.core.message import Delivery, Nack, Outcome, Result, Retry, Settled, Terms
 from flowcatalyst.dispatch import job as dispatch_job
 from flowcatalyst.dispatch.store.job_rows import columns, enter, settle
+from flowcatalyst.dispatch.store.sqlite import SqliteJobQueue
 from flowcatalyst.queues.embedded import jobs as lanes_and_messages
 from flowcatalyst.queues.embedded import lanes as embedded_lanes
 from flowcatalyst.queues.embedded import take as embedded_take
@@ -77,17 +78,6 @@ def _() -> None:
         return place
 
 
-@BUGS.add("jobs of one sequence are handed out newest first")
-def _() -> None:
-    @instead_of(dispatch_job, "position")
-    def position(original: Any, sequence: int, number: int) -> int:
-        place: int = original(sequence, dispatch_job.number_at(-number))
-        return place
-
-    number_at = dispatch_job.number_at
-    set_everywhere(dispatch_job, "number_at", lambda place: number_at(-number_at(place)))
-
-
 @BUGS.add("what comes into a lease that goes on is a part of it")
 def _() -> None:
     @instead_of(lanes_and_messages, "insert")
@@ -109,6 +99,13 @@ def _() -> None:
 @BUGS.add("what is handed out goes on behind a job that has to wait")
 def _() -> None:
     set_everywhere(embedded_take, "_up_to_a_gap", list)
+
+
+@BUGS.add("what is handed out comes in the wrong order")
+def _() -> None:
+    @instead_of(SqliteJobQueue, "_deliveries")
+    def deliveries(original: Any, self: Any, taken: Any, lease_until: float) -> list[Delivery]:
+        return list(reversed(original(self, taken, lease_until)))
 
 
 @BUGS.add("a lease that is over locks its group for ever")
@@ -190,7 +187,7 @@ def _() -> None:
         results = original(connection, deliveries, now, wall)
         for delivery in deliveries:
             late = "UPDATE jobs SET status = 'COMPLETED', finished_at = ? WHERE number = ? AND finished_at IS NULL"
-            connection.execute(late, (wall, settle.number_of(delivery)))
+            connection.execute(late, (wall, dispatch_job.number_at(delivery.receipt.seq)))
         return results
 
 

@@ -41,8 +41,20 @@ RULES: Final[dict[str, tuple[frozenset[Kind], Rule]]] = {
     "figures equal a scan": (frozenset({Kind.COUNTED}), endings.figures_equal_a_scan),
     "nothing leaks": (frozenset({Kind.STOPPED}), endings.nothing_leaks),
 }
+KNOWN: Final = "nothing comes from nowhere"
 PROGRESS: Final = "progress"
-ALL_RULES: Final = (*RULES, PROGRESS)
+ALL_RULES: Final = (*RULES, KNOWN, PROGRESS)
+NOT_OF_JOBS: Final = (Kind.CREATED, Kind.HELD, Kind.RELEASED, Kind.STEPPED, Kind.HEALED, Kind.COUNTED)
+OF_PROCESSES: Final = (
+    Kind.STARTED,
+    Kind.STOPPING,
+    Kind.STOPPED,
+    Kind.CRASHED,
+    Kind.SIGNED_OFF,
+    Kind.PAUSED,
+    Kind.RESUMED,
+)
+OF_JOBS: Final = frozenset(Kind) - {*NOT_OF_JOBS, *OF_PROCESSES}
 
 
 def check(events: Sequence[Event], *, nack_delay_s: float, prompt: bool) -> list[tuple[str, Violation]]:
@@ -54,6 +66,9 @@ def check(events: Sequence[Event], *, nack_delay_s: float, prompt: bool) -> list
             by_kind[kind].append((name, rule))
     found: list[tuple[str, Violation]] = []
     for event in events:
+        if event.job not in story.jobs and event.kind in OF_JOBS:
+            found.append((KNOWN, Violation(event.at, event.job, f"{event.kind} although nobody made it")))
+            continue
         for name, rule in by_kind[event.kind]:
             found += [(name, Violation(event.at, event.job, text)) for text in rule(event, story)]
         story.read(event)

@@ -22,11 +22,13 @@ def order_of_a_group(event: Event, story: Story) -> Iterator[str]:
             continue
         if other.job.scheduled_for is not None and other.job.scheduled_for > hold.wall:
             continue
+        if other.mode is DispatchMode.NEXT_ON_ERROR and other.tried.get(event.process, -1) > hold.index:
+            continue  # since this one is in hand; only the store does not know, or not any more
         theirs = other.hold
         if theirs is not None and theirs.process == event.process not in other.flights:
             passes = other.mode is DispatchMode.NEXT_ON_ERROR and theirs.answer is not None
             if event.process in other.delivered_by or passes:
-                continue  # only the store has to hear of it
+                continue
         yield f"attempt although {other.job.id}, which comes before it, is not finished"
 
 

@@ -41,7 +41,8 @@ class Known:
     in_lane_since: int | None  # place in the history; None: it is ordered with nothing (any more)
     finished: Status | None = None
     hold: Hold | None = None  # by the store; the process may not know that it is over
-    lost: dict[int, Hold] = field(default_factory=dict)  # by the handing-out that ended it
+    in_memory: dict[str, Hold] = field(default_factory=dict)  # by process that has not let go of it, rightly or not
+    tried: dict[str, int] = field(default_factory=dict)  # by process: where in the history its latest answer is
     in_error: bool = False
     is_delayed: bool = False  # it was given back for a while
     failures: int = 0  # that count, since a person said that it is to be tried again
@@ -123,13 +124,14 @@ class Story:
 
     def _taken(self, known: Known, event: Event) -> None:
         lease: Lease = event.value
-        before, known.lost = known.hold or known.lost.get(lease.number), {}
+        before = known.in_memory.get(event.process)
         if known.in_lane_since is not None:  # whoever had others of its group has them no longer
             for other in self.in_lane_with(known):
                 if other is not known and other.hold is not None and other.hold.number != lease.number:
-                    other.lost, other.hold = {lease.number: other.hold}, None
-        hold = known.hold = Hold(event.process, lease.number, lease.until, self.index, event.wall)
-        if before is not None and before.process == event.process and (before.answer is None or before.delivered):
+                    other.hold = None
+        hold = Hold(event.process, lease.number, lease.until, self.index, event.wall)
+        known.hold = known.in_memory[event.process] = hold
+        if before is not None and (before.answer is None or before.delivered):
             # It still has it in hand, and only gets a new lease.
             hold.index, hold.wall, hold.answer, hold.answered_at = (
                 before.index,
@@ -146,10 +148,11 @@ class Story:
     def _answer(self, known: Known, event: Event) -> None:
         outcome: Outcome = event.value
         known.flights.discard(event.process)
+        known.tried[event.process] = self.index
         if outcome.result is Result.SUCCESS:
             known.delivered_by.add(event.process)
-        hold = known.hold
-        if hold is not None and hold.process == event.process:
+        hold = known.in_memory.get(event.process)
+        if hold is not None:
             hold.answer, hold.answered_at = outcome, event.at
 
     def _acked(self, known: Known, process: str, settlement: Settlement) -> None:
@@ -162,6 +165,7 @@ class Story:
         hold = known.hold
         if settlement.result is not Settled.OK or hold is None or known.finished is not None:
             return
+        known.in_memory.pop(process, None)
         known.hold, known.is_delayed = None, settlement.delay_s > 0
         if (outcome := hold.answer) is None:
             return

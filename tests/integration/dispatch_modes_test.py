@@ -1,15 +1,16 @@
 """Jobs of each store, delivered by the real router: what their modes, sequences and retries promise."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowcatalyst.core.clock import SystemClock
-from flowcatalyst.core.message import DispatchMode, ErrorKind, Outcome, Result
+from flowcatalyst.core.message import Delivery, DispatchMode, ErrorKind, Outcome, Result, Settled
 from flowcatalyst.dispatch.job import NewJob, Status, as_time, new_job
 from flowcatalyst.dispatch.store.contract import Cancel, Change, Filter, JobStateError, JobStore, Retry
 from flowcatalyst.dispatch.store.postgres import PostgresJobStore
@@ -278,3 +279,29 @@ async def test_the_example_queries_of_an_operator(store: JobStore) -> None:
 
 async def _count(store: JobStore, wanted: int) -> bool:
     return len((await store.page(Filter(status=Status.PENDING), 10)).items) == wanted
+
+
+async def test_a_job_whose_ack_came_too_late_is_not_sent_again_and_keeps_its_attempt(
+    store: SqliteJobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acks: list[int] = []
+    ack = store.queue.ack
+
+    async def first_too_late(deliveries: Sequence[Delivery]) -> list[Settled]:
+        acks.append(len(deliveries))
+        if len(acks) > 1:
+            return await ack(deliveries)
+        lost = [copy(delivery) for delivery in deliveries]
+        for delivery in lost:
+            delivery.attempt = None
+        await store.queue.nack(lost, 0.0)  # its lease is over: it is handed out again
+        return [Settled.GONE] * len(deliveries)
+
+    monkeypatch.setattr(store.queue, "ack", first_too_late)
+    jobs = Jobs(store)
+    async with jobs:
+        await jobs.create("j1")
+        await jobs.until("j1", Status.COMPLETED)
+    assert jobs.endpoint.started == ["j1"]
+    assert (await store.find("j1")).attempts == 1
+    assert [made.attempt for made in await store.attempts_of("j1")] == [1]

@@ -11,8 +11,9 @@ import argparse
 from collections.abc import Sequence
 
 from flowcatalyst.simulation.checker import RULES
+from flowcatalyst.simulation.jobs.checker import ALL_RULES as JOB_RULES
 from tests.mutants.catalogue import MUTANTS, SURVIVORS
-from tests.mutants.hunt import HISTORIES, Catch, hunt, keep_histories
+from tests.mutants.hunt import SIMULATED, Catch, hunt, keep_histories
 from tests.mutants.mutant import Hunter
 
 MATRIX_SEEDS = 300
@@ -32,8 +33,8 @@ def main() -> None:
     parser.add_argument("--tell", action="store_true", help="show the first thing that was wrong")
     options = parser.parse_args()
     mutants = [mutant for mutant in (SURVIVORS if options.survivors else MUTANTS) if options.only in mutant.name]
-    histories = HISTORIES[: options.seeds or (MATRIX_SEEDS if options.matrix else None)]
-    catches = hunt(mutants, histories, to_the_end=options.matrix, kept=options.keep)
+    most = options.seeds or (MATRIX_SEEDS if options.matrix else None)
+    catches = hunt(mutants, most, to_the_end=options.matrix, kept=options.keep)
     (_print_matrix if options.matrix else _print_report)(catches)
     if options.keep and not options.matrix:
         keep_histories(catches)
@@ -45,7 +46,7 @@ def _print_report(catches: Sequence[Catch]) -> None:
     print("| bug | caught by | first history | histories needed |\n|---|---|---|---|")
     for catch in catches:
         caught_by = ", ".join(catch.checks) or f"**nothing**: {catch.mutant.missing}"
-        history = catch.first_history if catch.mutant.hunter is Hunter.SIMULATION else ""
+        history = catch.first_history if catch.mutant.hunter in SIMULATED else ""
         print(f"| {catch.mutant.name} | {caught_by} | {history} | {catch.histories_needed or ''} |")
 
 
@@ -57,9 +58,8 @@ def _print_matrix(catches: Sequence[Catch]) -> None:
             f"| {catch.mutant.name} | {', '.join(f'{check} ({n})' for check, n in counts.items()) or '**nothing**'} |"
         )
     print("\n| rule | bugs that only this rule catches |\n|---|---|")
-    simulated = [catch for catch in catches if catch.mutant.hunter is Hunter.SIMULATION]
-    for rule in RULES:
-        alone = [catch.mutant.name for catch in simulated if catch.checks == [rule]]
+    for hunter, rule in [*((Hunter.SIMULATION, rule) for rule in RULES), *((Hunter.JOBS, rule) for rule in JOB_RULES)]:
+        alone = [catch.mutant.name for catch in catches if catch.mutant.hunter is hunter and catch.checks == [rule]]
         print(f"| {rule} | {'; '.join(alone) or '**none**'} |")
 
 

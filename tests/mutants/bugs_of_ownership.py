@@ -7,7 +7,6 @@ from typing import Any, Final
 from flowcatalyst.core import message
 from flowcatalyst.core.message import Delivery
 from flowcatalyst.router import tracker
-from flowcatalyst.router.groups import GroupScheduler
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.router import REFUSAL_S, Router
 from flowcatalyst.router.settler import Settler
@@ -103,19 +102,6 @@ def _() -> None:
     def init(original: Any, self: Any, *args: Any) -> None:
         original(self, *args)
         self.still_ours = lambda _: True
-
-
-@BUGS.add(
-    "a message that another router may have is started when its lease ran out",
-    missing="in simulation nobody else reads a queue with leases; tests/crash plays two routers on one queue",
-)
-def _() -> None:
-    @instead_of(GroupScheduler, "take")
-    def take(original: Any, self: Any) -> Delivery | None:
-        delivery: Delivery | None = original(self)
-        if delivery is not None:
-            delivery.lease_until = 0.0  # as one that has none
-        return delivery
 
 
 class _ShownTime:

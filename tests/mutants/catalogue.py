@@ -6,6 +6,8 @@ from tests.mutants import (
     bugs_of_delivery,
     bugs_of_endpoints,
     bugs_of_groups,
+    bugs_of_job_actions,
+    bugs_of_jobs,
     bugs_of_ownership,
     bugs_of_pools,
     bugs_of_processes,
@@ -21,6 +23,8 @@ _ALL: Final = (
     *bugs_of_queues.BUGS,
     *bugs_of_delivery.BUGS,
     *bugs_of_processes.BUGS,
+    *bugs_of_jobs.BUGS,
+    *bugs_of_job_actions.BUGS,
 )
 
 MUTANTS: Final[tuple[Mutant, ...]] = tuple(mutant for mutant in _ALL if not mutant.missing)

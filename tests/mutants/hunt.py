@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.mutants.mutant import ROOT, Hunter, Mutant
-from tests.sim.seeds import kind_of
+from tests.sim.seeds import JOBS, kind_of
 
 SEEDS = 800  # a mutant that survives them all is not caught
 TIMEOUT_S = 3600.0
@@ -18,6 +18,8 @@ PATHS = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
 
 # As `kind of queue:seed`, in the order they are played in.
 HISTORIES = [f"{kind_of(seed)}:{seed}" for seed in range(SEEDS)]
+JOB_HISTORIES = [f"{JOBS}:{seed}" for seed in range(SEEDS)]
+SIMULATED = {Hunter.SIMULATION: HISTORIES, Hunter.JOBS: JOB_HISTORIES}
 
 
 @dataclass(slots=True, frozen=True)
@@ -46,18 +48,21 @@ class Catch:
 
     @property
     def histories_needed(self) -> int:
-        return HISTORIES.index(self.first_history) + 1 if self.first_history in HISTORIES else 0
+        played = SIMULATED.get(self.mutant.hunter, [])
+        return played.index(self.first_history) + 1 if self.first_history in played else 0
 
 
 def hunt(
-    mutants: Sequence[Mutant], histories: Sequence[str] = HISTORIES, *, to_the_end: bool = False, kept: bool = False
+    mutants: Sequence[Mutant], most: int | None = None, *, to_the_end: bool = False, kept: bool = False
 ) -> list[Catch]:
-    """Hunt each, in these histories, until the first one that goes wrong, or in all of them.
+    """Hunt each, in up to `most` histories, until the first one that goes wrong, or in all of them.
 
     Kept: begin with the history that caught it when `python -m tests.mutants --keep` ran.
     """
     first = kept_histories() if kept else {}
-    jobs = [(mutant.name, [*first.get(mutant.name, []), *histories]) for mutant in mutants]
+    jobs = [
+        (mutant.name, [*first.get(mutant.name, []), *SIMULATED.get(mutant.hunter, [])[:most]]) for mutant in mutants
+    ]
     found = _play(jobs, to_the_end)
     return [Catch(mutant, found[mutant.name]) for mutant in mutants]
 
@@ -76,7 +81,7 @@ def keep_histories(catches: Sequence[Catch]) -> None:
     """Write down where each mutant was caught, beside what is known of others."""
     known = kept_histories()
     for catch in catches:
-        if catch.findings and catch.mutant.hunter is Hunter.SIMULATION:
+        if catch.findings and catch.mutant.hunter in SIMULATED:
             known[catch.mutant.name] = [catch.first_history]
     KEPT.write_text("".join(f"{histories[0]} {name}\n" for name, histories in known.items()))
 

@@ -21,6 +21,7 @@ class Hunter(StrEnum):
     """Who has to catch a mutant."""
 
     SIMULATION = "simulation"
+    JOBS = "simulation of jobs"
     MACHINE = "stateful test"
     TEST = "test"
 
@@ -37,12 +38,15 @@ class Mutant:
 
 
 class Bugs(list[Mutant]):
-    """The mutants of one file, each made of the function that plants it."""
+    """The mutants of one file, each made of the function that plants it; `hunter` has to catch those that name none."""
+
+    def __init__(self, hunter: Hunter = Hunter.SIMULATION) -> None:
+        self._hunter = hunter
 
     def add(
         self, name: str, *, machine: str = "", test: str = "", missing: str = ""
     ) -> Callable[[Callable[[], None]], None]:
-        hunter = Hunter.MACHINE if machine else Hunter.TEST if test else Hunter.SIMULATION
+        hunter = Hunter.MACHINE if machine else Hunter.TEST if test else self._hunter
         return lambda plant: self.append(Mutant(name, plant, hunter, machine or test, missing))
 
 

@@ -23,7 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from flowcatalyst.simulation.loop import SeededLoop
 from tests.mutants.catalogue import MUTANTS, SURVIVORS
 from tests.mutants.mutant import ROOT, Hunter, Mutant
-from tests.sim.play import play
+from tests.sim.seeds import play_kind
 from tests.stateful.rate_machine_test import RateMachine
 from tests.stateful.scheduler_machine_test import SchedulerMachine
 from tests.stateful.tracker_machine_test import TrackerMachine
@@ -122,7 +122,7 @@ def _play(history: str) -> Iterator[Finding]:
     signal.setitimer(signal.ITIMER_PROF, HISTORY_LIMIT_S)
     checks: Checks = {}
     try:
-        played = play(int(seed), kind)
+        played = play_kind(int(seed), kind)
     except Exception as error:
         checks = {THE_LOOP: repr(error)}
     else:

@@ -10,12 +10,15 @@ from pathlib import Path
 from time import process_time
 
 from flowcatalyst.simulation.history import Kind
+from tests.sim.jobs.play import Played as PlayedJobs
+from tests.sim.jobs.play import play as play_jobs
 from tests.sim.plan import ALL_KINDS
 from tests.sim.play import Played, play
 from tests.sim.sometimes import happened
 
 REGRESSION_FILE = Path(__file__).parent / "regression_seeds.txt"
 CHUNK = 20
+JOBS = "jobs"  # no kind of queue: histories of dispatch jobs
 
 
 @dataclass(slots=True, frozen=True)
@@ -86,21 +89,31 @@ def run_one(seed: int, kind: str) -> RunOfSeeds:
     run = RunOfSeeds(count=1)
     began = process_time()
     try:
-        played = play(seed, kind)
+        played = play_kind(seed, kind)
     except Exception as error:
         run.failures.append(Failure(kind, seed, f"the history could not be played: {error!r}"))
         return run
-    run.seconds[played.plan.theme] = process_time() - began
-    run.played[played.plan.theme] = 1
+    theme = played.theme if isinstance(played, PlayedJobs) else played.plan.theme
+    run.seconds[theme] = process_time() - began
+    run.played[theme] = 1
     if problems := _problems(played):
-        run.failures.append(Failure(kind, seed, "\n".join(problems), played.plan.theme))
-    run.messages = len(played.plan.letters)
-    run.attempts = sum(event.kind is Kind.ATTEMPT for event in played.events)
-    run.happened.update(happened(played))
+        run.failures.append(Failure(kind, seed, "\n".join(problems), theme))
+    if isinstance(played, PlayedJobs):
+        run.messages, run.attempts = played.messages, played.attempts
+        run.happened.update(played.happened())
+    else:
+        run.messages = len(played.plan.letters)
+        run.attempts = sum(event.kind is Kind.ATTEMPT for event in played.events)
+        run.happened.update(happened(played))
     return run
 
 
-def _problems(played: Played) -> list[str]:
+def play_kind(seed: int, kind: str) -> Played | PlayedJobs:
+    """The history of a seed: on queues of a kind, or of jobs."""
+    return play_jobs(seed) if kind == JOBS else play(seed, kind)
+
+
+def _problems(played: Played | PlayedJobs) -> list[str]:
     """The first violation of each rule, and what broke."""
     first: dict[str, str] = {}
     count = Counter(rule for rule, _ in played.violations)
@@ -112,8 +125,9 @@ def _problems(played: Played) -> list[str]:
 def parse_seed(text: str) -> tuple[str, int]:
     """`mixed:66` -> ("mixed", 66)."""
     kind, _, number = text.partition(":")
-    if kind not in ALL_KINDS or not number.isdigit():
-        raise SystemExit(f"{text!r} is not a seed: write one of {', '.join(ALL_KINDS)} and a number, as mixed:66")
+    kinds = (*ALL_KINDS, JOBS)
+    if kind not in kinds or not number.isdigit():
+        raise SystemExit(f"{text!r} is not a seed: write one of {', '.join(kinds)} and a number, as mixed:66")
     return kind, int(number)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from flowcatalyst.core.errors import QueueUnavailableError
-from flowcatalyst.core.message import Delivery, Settled, adopt_receipt
+from flowcatalyst.core.message import Attempt, Delivery, Settled, adopt_receipt
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.router.tracker import InFlightTracker
 
@@ -37,7 +37,7 @@ class Settler:
         self._acks: list[Delivery] = []
         self._nacks: dict[tuple[float, bool], list[Delivery]] = defaultdict(list)
         self._nack_tries: dict[Delivery, int] = {}
-        self._remembered: OrderedDict[str, None] = OrderedDict()
+        self._remembered: OrderedDict[str, Attempt | None] = OrderedDict()  # the attempt that delivered it
         self._unowned: dict[str, Delivery] = {}  # acks under way of messages that the tracker does not have
         self._on_acked: dict[Delivery, Callable[[], None]] = {}
         self._work = asyncio.Event()
@@ -78,6 +78,7 @@ class Settler:
         if ending is not None:
             adopt_receipt(ending, delivery)
         elif delivery.broker_id in self._remembered:
+            delivery.attempt = self._remembered[delivery.broker_id]
             self.ack(delivery)
         else:
             return False
@@ -165,7 +166,7 @@ class Settler:
                 continue
             else:
                 log.info("delete_remembered", action="delete_remembered", queue=self.name, broker_id=delivery.broker_id)
-                self._remembered[delivery.broker_id] = None
+                self._remembered[delivery.broker_id] = delivery.attempt
                 if len(self._remembered) > MAX_REMEMBERED_DELETES:
                     self._remembered.popitem(last=False)
             self._tracker.remove(delivery)

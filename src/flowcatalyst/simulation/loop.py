@@ -52,6 +52,7 @@ class SeededLoop(asyncio.BaseEventLoop):
         self._callbacks: deque[asyncio.Handle] = deque()
         self._task_steps: list[asyncio.Handle] = []
         self._dead: set[int] = set()
+        self._paused: dict[int, list[asyncio.Handle]] = {}  # by life: what waits until it goes on
         self._life_of: WeakKeyDictionary[asyncio.Task[Any], int] = WeakKeyDictionary()
         self._graveyard: list[asyncio.Task[Any]] = []  # else the collector would end them, and run their clean-up
 
@@ -61,20 +62,40 @@ class SeededLoop(asyncio.BaseEventLoop):
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
         self._check_closed()
         handle = asyncio.Handle(callback, args, self, context)
-        if handle._context.get(LIFE, 0) not in self._dead:
-            steps_a_task = isinstance(getattr(callback, "__self__", None), asyncio.Task)
-            (self._task_steps if steps_a_task else self._callbacks).append(handle)
+        life = handle._context.get(LIFE, 0)
+        if life in self._paused:
+            self._paused[life].append(handle)
+        elif life not in self._dead:
+            self._make_ready(handle)
         return handle
+
+    def _make_ready(self, handle: asyncio.Handle) -> None:
+        steps_a_task = isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)
+        (self._task_steps if steps_a_task else self._callbacks).append(handle)
+
+    def pause_life(self, life: int) -> None:
+        """Nothing that belongs to this life runs until it is resumed; what is due meanwhile waits (SIGSTOP)."""
+        ready = [*self._callbacks, *self._task_steps]
+        self._paused[life] = [handle for handle in ready if handle._context.get(LIFE, 0) == life]
+        self._drop_ready(life)
+
+    def resume_life(self, life: int) -> None:
+        for handle in self._paused.pop(life, ()):
+            self._make_ready(handle)
 
     def end_life(self, life: int) -> None:
         """From now on nothing that belongs to this life runs: no step, no callback, no timer, no clean-up."""
         self._dead.add(life)
         self._graveyard += self.tasks_of(life)
-        self._task_steps = [handle for handle in self._task_steps if handle._context.get(LIFE, 0) != life]
-        self._callbacks = deque(handle for handle in self._callbacks if handle._context.get(LIFE, 0) != life)
+        self._paused.pop(life, None)
+        self._drop_ready(life)
         for timer in self._scheduled:
             if timer._context.get(LIFE, 0) == life:
                 timer.cancel()
+
+    def _drop_ready(self, life: int) -> None:
+        self._task_steps = [handle for handle in self._task_steps if handle._context.get(LIFE, 0) != life]
+        self._callbacks = deque(handle for handle in self._callbacks if handle._context.get(LIFE, 0) != life)
 
     def timers_of(self, life: int) -> int:
         return sum(not timer.cancelled() and timer._context.get(LIFE, 0) == life for timer in self._scheduled)
@@ -116,7 +137,7 @@ class SeededLoop(asyncio.BaseEventLoop):
             timer = heappop(timers)
             timer._scheduled = False
             if not timer._cancelled:
-                self._callbacks.append(timer)
+                self._paused.get(timer._context.get(LIFE, 0), self._callbacks).append(timer)
         steps = self._task_steps
         choices = len(steps) + bool(self._callbacks)
         if not choices:

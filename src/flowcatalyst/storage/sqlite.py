@@ -53,7 +53,9 @@ _ADVICE: Final = {
 
 
 @dataclass(slots=True, eq=False)
-class _Request:
+class Request:
+    """A job on its way to the database and back."""
+
     job: Callable[[sqlite3.Connection], Any]
     done: asyncio.Future[Any]
     writes: bool = True
@@ -70,8 +72,8 @@ class SqliteWriter:
         self.failures = 0  # that did not, because the file could not be written
         self.failure = ""  # why the latest of those did not
         self._migrations = migrations
-        self._requests: SimpleQueue[_Request | None] = SimpleQueue()  # None asks the thread to end
-        self._reads: SimpleQueue[_Request | None] = SimpleQueue()
+        self._requests: SimpleQueue[Request | None] = SimpleQueue()  # None asks the thread to end
+        self._reads: SimpleQueue[Request | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._reader: threading.Thread | None = None  # from the first read on
         self._closed: asyncio.Future[None] | None = None
@@ -108,7 +110,7 @@ class SqliteWriter:
         if not self._accepts:
             raise StorageUnavailableError(f"{self.path} is closed")
         done: asyncio.Future[T] = self._loop.create_future()
-        self._requests.put(_Request(job, done, writes))
+        self._requests.put(Request(job, done, writes))
         return done
 
     async def run(self, job: Callable[[sqlite3.Connection], T]) -> T:
@@ -123,7 +125,7 @@ class SqliteWriter:
             self._reader = threading.Thread(target=self._serve_reads, name=f"read {self.path.name}", daemon=True)
             self._reader.start()
         done: asyncio.Future[T] = self._loop.create_future()
-        self._reads.put(_Request(job, done, writes=False))
+        self._reads.put(Request(job, done, writes=False))
         return await asyncio.shield(done)
 
     async def touch(self) -> None:
@@ -147,7 +149,7 @@ class SqliteWriter:
                 request.result = request.job(connection)
             except Exception as error:
                 request.error = translate(error, self.path)
-            self._tell_loop(_resolve, [request])
+            self._tell_loop(resolve, [request])
         if connection is not None:
             connection.close()
 
@@ -159,21 +161,24 @@ class SqliteWriter:
         else:
             self._tell_loop(_succeed_unless_done, opened)
             while batch := self._next_batch():
-                if writes := [request for request in batch if request.writes]:
-                    self._write(writes)
-                for request in batch:
-                    if not request.writes:
-                        try:
-                            request.result = request.job(self._connection)
-                        except Exception as error:
-                            request.error = translate(error, self.path)
-                self._tell_loop(_resolve, batch)
+                self._serve(batch)
+                self._tell_loop(resolve, batch)
             if self._reader is not None:
                 self._reader.join()  # who closes last cleans up the log
             self._connection.close()
         self._tell_loop(_succeed_unless_done, self._closed)
 
-    def _next_batch(self) -> list[_Request]:
+    def _serve(self, batch: Sequence[Request]) -> None:
+        if writes := [request for request in batch if request.writes]:
+            self._write(writes)
+        for request in batch:
+            if not request.writes:
+                try:
+                    request.result = request.job(self._connection)
+                except Exception as error:
+                    request.error = translate(error, self.path)
+
+    def _next_batch(self) -> list[Request]:
         """All that is waiting, and at least one; empty when the thread has to end."""
         first = self._requests.get()
         if first is None:
@@ -188,7 +193,7 @@ class SqliteWriter:
                 batch.append(request)
         return batch
 
-    def _write(self, requests: Sequence[_Request]) -> None:
+    def _write(self, requests: Sequence[Request]) -> None:
         try:
             self._commit(requests)
         except Exception as error:
@@ -203,7 +208,7 @@ class SqliteWriter:
                 for request in requests:
                     self._write([request])
 
-    def _commit(self, requests: Sequence[_Request]) -> None:
+    def _commit(self, requests: Sequence[Request]) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             for request in requests:
@@ -220,7 +225,8 @@ class SqliteWriter:
             self._loop.call_soon_threadsafe(callback, *args)
 
 
-def _resolve(batch: Sequence[_Request]) -> None:
+def resolve(batch: Sequence[Request]) -> None:
+    """Tell those who wait what became of their jobs."""
     for request in batch:
         if request.error is not None:
             _fail_unless_done(request.done, request.error)

@@ -50,9 +50,16 @@ def job_migrations(wall: Callable[[], float], check: Callable[[sqlite3.Connectio
 class SqliteJobStore:
     """A job store in one file, which any number of processes of a machine may share."""
 
-    def __init__(self, path: Path, clock: Clock, *, poll_interval_s: float = 0.1) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        *,
+        poll_interval_s: float = 0.1,
+        make_file: Callable[..., EmbeddedStore] = EmbeddedStore,
+    ) -> None:
         self._clock = clock
-        self._file = EmbeddedStore(path, clock, delays=LOCK, migrations=job_migrations)
+        self._file = make_file(path, clock, delays=LOCK, migrations=job_migrations)
         self.queue = SqliteJobQueue(self._file, poll_interval_s=poll_interval_s)
 
     async def open(self) -> None:

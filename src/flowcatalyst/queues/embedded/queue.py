@@ -32,6 +32,7 @@ __all__ = ["EmbeddedQueue", "EmbeddedStore"]
 
 # An ack costs an index walk and a share of an fsync; under load a few milliseconds of patience make that share small.
 SETTLE_LINGER_S: Final = 0.02
+CLOCK_GRAIN_S: Final = 0.001  # what is due in less may not be due yet by another clock: no reason to look at once
 
 T = TypeVar("T")
 
@@ -230,7 +231,7 @@ class EmbeddedQueue:
         """Return when the queue may have messages again, or at `give_up_at`."""
         loop = asyncio.get_running_loop()
         if taken.next_due is not None:
-            give_up_at = min(give_up_at, loop.time() + taken.next_due - self.store.now())
+            give_up_at = min(give_up_at, loop.time() + max(taken.next_due - self.store.now(), CLOCK_GRAIN_S))
         while self._changes == changes and (left := give_up_at - loop.time()) > 0:
             await self._sleep(min(left, self._poll_interval_s))
             with storage_errors_as_queue_errors():

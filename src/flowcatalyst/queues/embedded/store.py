@@ -106,7 +106,7 @@ class EmbeddedStore:
         self.owner = f"{os.getpid()}-{secrets.token_hex(6)}"
         self.queues: set[Listener] = set()
         self.writer = self._new_writer()
-        self._lock = OwnerLock(path, self.owner)
+        self._lock = self._lock_of(self.owner)
         self._reap_at = 0.0  # on the loop's clock
         self._opening = asyncio.Lock()
         self._is_open = False
@@ -139,6 +139,9 @@ class EmbeddedStore:
 
     def _new_writer(self) -> SqliteWriter:
         return SqliteWriter(self.path, self._migrations(self.clock.wall, self._refuse_if_in_use))
+
+    def _lock_of(self, owner: str) -> OwnerLock:
+        return OwnerLock(self.path, owner)
 
     async def _shut(self) -> None:
         try:
@@ -208,7 +211,7 @@ class EmbeddedStore:
 
     def _others_live(self, connection: Connection) -> bool:
         owners = embedded_jobs.other_owners(connection, self.owner)
-        return any(OwnerLock(self.path, owner).is_held() for owner in owners)
+        return any(self._lock_of(owner).is_held() for owner in owners)
 
     def _register(self, connection: Connection) -> tuple[str, float]:
         self._lock.hold()  # before anybody can read of this owner
@@ -223,12 +226,12 @@ class EmbeddedStore:
 
     def _dead_owners(self, connection: Connection) -> list[str]:
         others = embedded_jobs.other_owners(connection, self.owner)
-        return [owner for owner in others if not OwnerLock(self.path, owner).is_held()]
+        return [owner for owner in others if not self._lock_of(owner).is_held()]
 
     def _forget_dead(self, dead: list[str], connection: Connection) -> None:
         embedded_jobs.forget(connection, dead, self.now(), self.delays)
         for owner in dead:
-            OwnerLock(self.path, owner).remove()
+            self._lock_of(owner).remove()
 
 
 def _inode_of(path: Path) -> tuple[int, int] | None:

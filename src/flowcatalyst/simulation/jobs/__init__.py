@@ -1,0 +1,1 @@
+"""Dispatch jobs in simulation: the real store and the real engines of several processes, on virtual time."""

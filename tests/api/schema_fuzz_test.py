@@ -161,7 +161,7 @@ def busy_url(router_url: str, session: requests.Session) -> str:
         {"code": "c", "targetUrl": f"http://host.test/{path}", "messageGroup": "g", "mode": "BLOCK_ON_ERROR"}
         for path in ("refuse", "behind")
     ]
-    session.post(f"{router_url}/api/dispatch-jobs/batch", json={"jobs": jobs}, timeout=DEADLINE_S).raise_for_status()
+    session.post(f"{router_url}/api/dispatch-jobs/batch", json={"jobs": jobs}, timeout=PATIENCE_S).raise_for_status()
     return router_url
 
 

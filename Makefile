@@ -7,6 +7,7 @@ READY := $(VENV)/.ready
 EXTRAS := $(VENV)/.extras
 DEV := $(VENV)/.dev
 ACTIVEMQ := $(VENV)/.activemq
+BENCH := $(VENV)/.bench
 NEEDS := $(PYTHON) tests/servers/needs.py
 # Where it is set, each of the hundreds of processes of a test run compiles whatever it imports.
 export PYTHONDONTWRITEBYTECODE :=
@@ -76,7 +77,11 @@ type: $(DEV) ## Check types
 fmt: $(DEV) ## Format the code and fix what can be fixed
 	@$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-bench: $(DEV) $(ACTIVEMQ) ## Measure throughput and CPU against wrk and a naive router, and on each broker (installs nginx and wrk on Debian)
+$(BENCH): $(DEV) requirements-bench.lock
+	@$(PIP) -r requirements-bench.lock
+	@touch $@
+
+bench: $(DEV) $(ACTIVEMQ) $(BENCH) ## Measure throughput and CPU against wrk and a naive router, and on each broker (installs nginx and wrk on Debian)
 	@$(BIN)/python -m bench
 
 dist: $(DEV) ## Build the wheel and the source distribution into dist/

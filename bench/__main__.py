@@ -1,11 +1,11 @@
-"""`make bench`: router, limit (wrk) and a naive router, in one run against one nginx sink; then https and brokers."""
+"""`make bench`: router, limit (wrk) and a naive router, in one run against one nginx sink; then https, brokers and jobs."""
 
 import argparse
 import statistics
 import tempfile
 from pathlib import Path
 
-from bench import broker_table, group_table, https_table
+from bench import broker_table, group_table, https_table, jobs_table
 from bench.measure import Figure, median, run_child
 from bench.servers import nginx_sink, require_tools, run_wrk
 from bench.workload import Workload
@@ -17,6 +17,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--skip-table", action="store_true", help="leave out the 100-message table (15 s)")
     parser.add_argument("--skip-brokers", action="store_true", help="leave out SQS, JetStream and ActiveMQ")
+    parser.add_argument("--skip-jobs", action="store_true", help="leave out dispatch jobs on SQLite and PostgreSQL")
     options = parser.parse_args()
     require_tools()
     compare(options.messages, options.rounds)
@@ -28,6 +29,9 @@ def main() -> None:
     if not options.skip_brokers:
         print()
         broker_table.print_table(broker_table.MESSAGES)
+    if not options.skip_jobs:
+        print()
+        jobs_table.print_table(jobs_table.MESSAGES, options.rounds)
 
 
 def compare(messages: int, rounds: int) -> None:

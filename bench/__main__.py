@@ -1,4 +1,4 @@
-"""`make bench`: router, limit (wrk) and a naive router, in one run against one nginx sink; then https, brokers and jobs."""
+"""`make bench`: router, limit (wrk) and a naive router, in one run against one nginx; then https, brokers and jobs."""
 
 import argparse
 import statistics

@@ -91,6 +91,7 @@ class _Scene:
     def __init__(self) -> None:
         self.up: set[str] = set()
         self.paused: set[str] = set()
+        self.taken: dict[str, int] = {}  # job -> where in the history it was handed out last
 
     def of_a_process(self, event: Event, story: Story) -> Iterator[str]:
         mine = [one for one in story.jobs.values() if one.hold is not None and one.hold.process == event.process]
@@ -144,7 +145,7 @@ class _Scene:
                 if known.hold is not None and known.hold.process != event.process:
                     yield f"{'ack' if event.kind is Kind.ACKED else 'nack'} of a job that was taken over"
             case Kind.ACKED:
-                if known.hold is not None and known.hold.answer is None and known.finished is None:
+                if known.finished is None and known.tried.get(event.process, 0) < self.taken[event.job]:
                     yield "delivered, lost, and acked without another attempt"
             case Kind.NACKED:
                 yield from self._nacked(event.value.outcome, event.value.delay_s, known, story)
@@ -157,6 +158,7 @@ class _Scene:
 
     def _taken(self, event: Event, known: Known, story: Story) -> Iterator[str]:
         before = known.hold
+        self.taken[event.job] = story.index
         if before is not None and before.process == event.process:
             yield "a process gets again what it lost"
         elif before is not None:

@@ -76,6 +76,9 @@ def pool_in_toml(more: str) -> str:
         (pool_in_toml("success = '204'"), "pools.0.success "),
         (pool_in_toml("ack_before_next = 'perhaps'"), "pools.0.ack_before_next "),
         ("[retry]\nlongest_s = 0", "retry.longest_s should be greater than 0"),
+        ("[retry]\nlongest_s = inf", "retry.longest_s should be a finite number, not 'inf'"),
+        ("[retry]\nbackoff_s = [1, -1]", "retry.backoff_s.1 should be greater than or equal to 0, not '-1'"),
+        ("[retry]\nbackoff_s = [nan]", "retry.backoff_s.0 should be a finite number, not 'nan'"),
         ("[retry]\nlongest_s = 'x'", "retry.longest_s should be a number"),
         ("mediator = 5", "mediator should be a table of settings"),
         ("[pools]\ncode = 'A'", "pools should be a list"),
@@ -129,6 +132,11 @@ def test_settings_of_a_pool_become_its_limits(empty_folder: Path) -> None:
         ack_before_next=True,
         success=Success.ONLY_200,
     )
+
+
+def test_a_status_that_means_success_may_be_a_number(empty_folder: Path) -> None:
+    (empty_folder / "flowcatalyst.toml").write_text(pool_in_toml("success = 200"))
+    assert load_settings().pools[0].success is Success.ONLY_200
 
 
 def test_settings_of_retries_become_delays(empty_folder: Path) -> None:

@@ -226,7 +226,7 @@ class AttemptLogger:
         if outcome.result is Result.SUCCESS and not self._successes_are_logged:
             return
         # What changes between now and the moment the line is made is noted now.
-        noted = (self._clock.wall(), delivery.tries, delivery.attempt_at - delivery.arrived_at)
+        noted = (self._clock.wall(), delivery.number, delivery.attempt_at - delivery.arrived_at)
         if self._sink is not None:
             self._sink.msg(lambda: _encode(_line(noted, pool, delivery, outcome, verdict, duration_s)))
             return
@@ -250,7 +250,7 @@ def _line(
     verdict: Verdict,
     duration_s: float,
 ) -> AttemptLine:
-    wall, tries, waited_s = noted
+    wall, number, waited_s = noted
     pointer = delivery.pointer
     target = pointer.mediation_target
     return AttemptLine(
@@ -263,7 +263,7 @@ def _line(
         delivery.source.name,
         target.partition("?")[0] if "?" in target else target,  # a query may hold secrets
         pointer.dispatch_mode,
-        tries,
+        number,
         delivery.receive_count,
         outcome.result,
         outcome.error,

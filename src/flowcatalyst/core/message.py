@@ -257,6 +257,11 @@ class Delivery(msgspec.Struct, eq=False):
     attempt: "Attempt | None" = None  # the latest one, for a queue that keeps them with the messages
 
     @property
+    def number(self) -> int:
+        """Of its latest attempt: in requests and logs alike it goes on after a redelivery."""
+        return self.earlier + self.tries
+
+    @property
     def ordered(self) -> bool:
         return self.pointer.dispatch_mode is not DispatchMode.IMMEDIATE
 

@@ -31,6 +31,11 @@ def problem_with_retry_statuses(statuses: Iterable[int]) -> str:
     return f"has {wrong[0]}: only {RETRYABLE_IN_WORDS} are allowed" if wrong else ""
 
 
+def as_text(value: object) -> object:
+    """Who writes a status as the number that it is means the same."""
+    return str(value) if type(value) is int else value
+
+
 @dataclass(slots=True, frozen=True)
 class PoolLimits:
     """All of these can change while the pool runs."""

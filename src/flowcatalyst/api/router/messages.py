@@ -131,8 +131,9 @@ async def send_messages(
     asked = await read_json(request, _body_decoder)
     if isinstance(asked, NewMessage):
         ready = prepare(asked, app.ids)
+        results = await _publish(publisher, [ready])
         app.audit.add_up(actor_of(request), AuditAction.PUBLISH, f"queue {queue}", 1)
-        return await _publish(publisher, [ready])
+        return results
     if not 1 <= len(asked) <= MAX_MESSAGES:
         raise ProblemError(
             HTTPStatus.BAD_REQUEST, f"a list has to have 1 to {MAX_MESSAGES} messages, and this one has {len(asked)}"
@@ -141,9 +142,9 @@ async def send_messages(
     rejected = [item for item in items if isinstance(item, MessageResult)]
     if len(rejected) == len(items):
         raise NoneAcceptedError(rejected)
-    # Before they are published: after a failure some may be in the queue.
+    results = await _publish(publisher, items)
     app.audit.add_up(actor_of(request), AuditAction.PUBLISH, f"queue {queue}", len(items) - len(rejected))
-    return await _publish(publisher, items)
+    return results
 
 
 def _prepare_item(raw: msgspec.Raw, ids: IdSource) -> Ready | MessageResult:

@@ -48,6 +48,8 @@ async def test_names_that_are_too_long_are_refused_and_the_longest_allowed_ones_
     target = router.receiver("fast")
     answer = await router.send(**{"mediationTarget": target, field: "n" * 257})
     answer.assert_problem(400, f"{field} has 257 characters, more than the 256 allowed")
+    answer = await router.send(**{"mediationTarget": target, field: "n\0m"})
+    answer.assert_problem(400, f"{field} has a NUL character, which not every queue can carry")
     assert len(answer.text) < 300
     both = [{"mediationTarget": target, field: "n" * 1_000_000}, {"mediationTarget": target, field: "n" * 256}]
     answer = await router.client.post("/api/messages", both)

@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,10 +12,11 @@ import typer
 import uvloop
 
 from flowcatalyst.app.data_folder import problem_with_folder
-from flowcatalyst.app.router import config_of
+from flowcatalyst.app.router import config_of, ssl_context_of
 from flowcatalyst.cli.queue_access import counted
 from flowcatalyst.cli.run import DataDir, Host, Port, SettingsFile
 from flowcatalyst.control.config_source import ConfigUnavailableError, sources_from
+from flowcatalyst.control.notify import webhook_of
 from flowcatalyst.control.router_config import InvalidConfigError, RouterConfig, merge, parse
 from flowcatalyst.control.settings import DEFAULT_FILE, Settings, load_settings, value_in_words
 from flowcatalyst.control.settings_sources import settings_in_force, source_of_list
@@ -23,9 +24,8 @@ from flowcatalyst.control.standby_lock import LockUnavailableError
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.errors import ConfigurationError, QueueUnavailableError, StorageError
 from flowcatalyst.core.extras import needs_extra
-from flowcatalyst.core.logs import configure_logs
+from flowcatalyst.core.logs import configure_logs, problem_with_log_file
 from flowcatalyst.core.terminal import visible
-from flowcatalyst.http.tls import client_context
 from flowcatalyst.queues.address import AmqpAddress, EmbeddedAddress, parse_queue_uri, shown_uri
 from flowcatalyst.queues.embedded.store import EmbeddedStore
 from flowcatalyst.queues.factory import QueueFactory
@@ -97,13 +97,13 @@ def check(
         print(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
         _print(report)
-    wrong = any(one.wrong for one in (*report.queues, *report.others))
+    wrong = any(one.wrong and not one.ok for one in (*report.queues, *report.others))
     if not report.ok:
         raise typer.Exit(EXIT_WRONG if wrong else EXIT_UNREACHABLE)
 
 
 async def _report(settings: Settings, given: Sequence[str], file: Path | None, timeout_s: float) -> Report:
-    others: list[Found] = [_look_at_folder(settings.data_dir), *_look_at_http2(settings)]
+    others: list[Found] = [_look_at_folder(settings.data_dir), *_look_at_what_is_named(settings)]
     problems: list[str] = []
     if settings.sync.config_url is None:
         config = config_of(settings)
@@ -149,22 +149,40 @@ def _look_at_folder(folder: Path) -> Found:
     return Found("data folder", where, ok=True, said=f"has {', '.join(path.name for path in files) or 'no files yet'}")
 
 
-def _look_at_http2(settings: Settings) -> list[Found]:
-    if settings.mediator.http.version == "HTTP_1_1":
-        return []
+def _look_at_what_is_named(settings: Settings) -> Iterator[Found]:
+    """What other settings name, judged by the same functions as at a start."""
+    http, told, log_file = settings.mediator.http, settings.notifications, settings.log.file
+    if log_file is not None:
+        problem = problem_with_log_file(log_file)
+        yield Found("log file", str(log_file), ok=not problem, said=problem or "can be written", wrong=True)
+    if http.ca_file is not None:
+        yield _judged("certificates", str(http.ca_file), lambda: ssl_context_of(http))
+    if told.webhook_url is not None:
+        yield _judged("webhook", "", lambda: webhook_of(told))
+    if http.version != "HTTP_1_1":
+        yield _judged("HTTP/2", "", _load_http2)
+
+
+def _judged(name: str, where: str, judge: Callable[[], object]) -> Found:
     try:
-        with needs_extra("http2", "pyreqwest", what="mediator.http.version HTTP_2", package="pyreqwest"):
-            import pyreqwest  # noqa: F401
+        judge()
     except ConfigurationError as error:
-        return [Found("HTTP/2", "", ok=False, said=str(error), wrong=True)]
-    return []
+        return Found(name, where, ok=False, said=str(error), wrong=True)
+    return Found(name, where, ok=True, said="can be used")
+
+
+def _load_http2() -> None:
+    with needs_extra("http2", "pyreqwest", what="mediator.http.version HTTP_2", package="pyreqwest"):
+        import pyreqwest  # noqa: F401
 
 
 async def _fetch(settings: Settings, timeout_s: float) -> tuple[RouterConfig, list[str], list[Found]]:
     """Pools and queues as the sources say, what is wrong with them, and which source answered."""
     assert settings.sync.config_url is not None, "asked only then"
-    ca_file = settings.mediator.http.ca_file
-    tls = None if ca_file is None else client_context(ca_file)
+    try:
+        tls = ssl_context_of(settings.mediator.http)
+    except ConfigurationError:  # told already
+        tls = None
     parts: list[tuple[str, RouterConfig]] = []
     problems: list[str] = []
     asked: list[Found] = []
@@ -287,4 +305,5 @@ def _print(report: Report) -> None:
 
 def _print_found(found: Sequence[Found]) -> None:
     for one in found:
-        print(visible(f"  {'ok  ' if one.ok else 'FAIL'}  {one.name}  {one.where}: {one.said}"))
+        where = f"  {one.where}" if one.where else ""
+        print(visible(f"  {'ok  ' if one.ok else 'FAIL'}  {one.name}{where}: {one.said}"))

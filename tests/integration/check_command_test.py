@@ -62,6 +62,7 @@ async def test_each_setting_is_shown_with_who_set_it(tmp_path: Path) -> None:
         "concurrency": 20,
         "rate_limit_per_minute": None,
         "capacity": 400,
+        "made_on_demand": False,
     }
     assert not data.exists()
 
@@ -109,8 +110,8 @@ async def test_a_package_that_is_missing_is_code_2(tmp_path: Path) -> None:
     assert code == 2
     [queue] = [queue for queue in report["queues"] if queue["name"] == "q"]
     assert queue["said"] == (
-        "NATS needs the package nats-py: pip install 'flowcatalyst[nats]', or in a checkout make extras "
-        "(without make: pip install '.[nats]')"
+        "NATS needs the package nats-py: in a checkout make extras, or pip install '.[nats]'; where FlowCatalyst comes "
+        "from an index, pip install 'flowcatalyst[nats]'"
     )
 
 
@@ -181,7 +182,10 @@ async def test_pools_and_queues_come_from_the_config_source_if_there_is_one(tmp_
         (tmp_path / "router.json").write_text(json.dumps(document))
         code, report = await check("--config-url", tmp_path / "router.json", "--data-dir", tmp_path / "data")
     assert code == 0, report
-    assert [pool["code"] for pool in report["pools"]] == ["A"]
+    assert [(pool["code"], pool["made_on_demand"]) for pool in report["pools"]] == [
+        ("A", False),
+        ("DEFAULT-POOL", True),
+    ]
     assert report["pools_source"] == "sync.config_url"
     assert of(report, "sync.config_url") == (str(tmp_path / "router.json"), "command line")
     assert f"127.0.0.1:{port} takes connections" in report["queues"][0]["said"]

@@ -30,6 +30,7 @@ from flowcatalyst.queues.address import AmqpAddress, EmbeddedAddress, parse_queu
 from flowcatalyst.queues.embedded.store import EmbeddedStore
 from flowcatalyst.queues.factory import QueueFactory
 from flowcatalyst.queues.settings import QueueConfig
+from flowcatalyst.router.limits import unconfigured_pools
 
 EXIT_UNREACHABLE: Final = 1
 EXIT_WRONG: Final = 2
@@ -46,6 +47,7 @@ class Pool(msgspec.Struct):
     concurrency: int
     rate_limit_per_minute: int | None
     capacity: int
+    made_on_demand: bool  # nobody configured it; messages without a pool, or with one that does not exist, go there
 
 
 class Found(msgspec.Struct):
@@ -78,7 +80,9 @@ def check(
     timeout_s: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that each answer may take")] = 10.0,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON")] = False,
 ) -> None:
-    """Show the settings in force, each with its source, and whether queues and the rest can be reached.
+    """Show the settings in force and what cannot be reached.
+
+    Each setting is shown with its source; queues and the rest are asked.
 
     It takes no message and changes nothing. Exit code 0: all is well; 1: something cannot be reached now; 2: the
     settings are wrong, the data folder cannot be used, or a package is missing.
@@ -121,8 +125,14 @@ async def _report(settings: Settings, given: Sequence[str], file: Path | None, t
         ok=all(one.ok for one in (*queues, *others)) and not problems,
         settings=[Setting(one.name, one.value, one.source) for one in settings_in_force(settings, given, file)],
         pools=[
-            Pool(code, limits.concurrency, limits.rate_per_minute, limits.effective_capacity)
-            for code, limits in config.pools.items()
+            Pool(
+                code,
+                limits.concurrency,
+                limits.rate_per_minute,
+                limits.effective_capacity,
+                made_on_demand=code not in config.pools,
+            )
+            for code, limits in {**config.pools, **unconfigured_pools(config.pools)}.items()
         ],
         pools_source=sources[0],
         queues=list(queues),
@@ -293,7 +303,8 @@ def _print(report: Report) -> None:
     print(visible(f"\nPools ({report.pools_source})", keep="\n"))
     for pool in report.pools:
         rate = f", {pool.rate_limit_per_minute} a minute" if pool.rate_limit_per_minute else ""
-        print(visible(f"  {pool.code}  {pool.concurrency} at a time{rate}, holds {pool.capacity}"))
+        made = "; made when a message names no pool, or one that is not here" if pool.made_on_demand else ""
+        print(visible(f"  {pool.code}  {pool.concurrency} at a time{rate}, holds {pool.capacity}{made}"))
     print(visible(f"\nQueues ({report.queues_source})", keep="\n"))
     _print_found(report.queues)
     print("\nOthers")

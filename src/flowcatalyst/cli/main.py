@@ -72,8 +72,17 @@ def options(
 
 
 @cli.command()
+def version() -> None:
+    """Print the version."""
+    print(__version__)
+
+
+@cli.command()
 def settings() -> None:
-    """Print every setting with its default, as the table of docs/operations.md."""
+    """Print every setting with its default.
+
+    It is the table of docs/operations.md.
+    """
     print("| setting | default | what it is |\n|---|---|---|")
     for setting in describe_settings():
         print(f"| `{setting.name}` | {setting.default} | {setting.description} |")

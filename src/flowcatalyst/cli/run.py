@@ -61,7 +61,10 @@ def router(
         str | None, typer.Option(help="Where pools and queues come from; also MESSAGE_ROUTER_CONFIG_URL")
     ] = None,
 ) -> None:
-    """Run the router alone, for production: pools and queues come from a config URL or from the settings."""
+    """Run the router alone, for production.
+
+    Its pools and queues come from a config URL or from the settings.
+    """
     settings = load_settings(config, host=host, port=port, data_dir=data_dir)
     settings.sync.config_url = config_url or settings.sync.config_url
     if settings.sync.config_url is None and not settings.queues:

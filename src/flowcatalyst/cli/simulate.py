@@ -37,7 +37,10 @@ def simulate(
     check: Annotated[bool, typer.Option("--check", help="Judge the run by the rules; exit 1 if one is broken")] = False,
     json: Annotated[str | None, typer.Option(help="Write the report as JSON to this file, or to - instead")] = None,
 ) -> None:
-    """Play a scenario with the real router on virtual time, and report what became of the messages."""
+    """Tell what would become of the messages of a scenario.
+
+    It is played with the real router on virtual time.
+    """
     loaded = load_scenario(scenario)
     # Before the simulation, not after it.
     if json not in (None, STANDARD_OUTPUT) and (Path(json).is_dir() or not Path(json).parent.is_dir()):

@@ -60,7 +60,7 @@ class HttpSettings(Section):
     """How messages are delivered."""
 
     version: Literal["HTTP_1_1", "HTTP_2"] = Field(
-        "HTTP_1_1", description="HTTP_2 offers HTTP/2 to https targets (an extra: pip install 'flowcatalyst[http2]')"
+        "HTTP_1_1", description="HTTP_2 offers HTTP/2 to https targets (an extra: pip install '.[http2]')"
     )
     timeout_ms: int = Field(900_000, ge=1, description="Limit for a whole attempt: connect, request and response")
     connect_timeout_ms: int = Field(30_000, ge=1, description="Limit for opening a connection")

@@ -72,13 +72,15 @@ class Ready:
 
     id: str
     outgoing: Outgoing
+    pool: str = DEFAULT_POOL
 
 
 def prepare(message: NewMessage, ids: IdSource) -> Ready:
     """The message as a queue takes it, with an id of its own. Raises `InvalidMessageError` if no queue can."""
     pointer = message.pointer(ids)
     deduplication_id = message.id if message.deduplication_id is None else message.deduplication_id
-    return Ready(pointer.id, outgoing_of(pointer, deduplication_id))
+    pool = message.pool_code
+    return Ready(pointer.id, outgoing_of(pointer, deduplication_id), DEFAULT_POOL if not pool.strip() else pool)
 
 
 def outgoing_of(pointer: MessagePointer, deduplication_id: str | None) -> Outgoing:

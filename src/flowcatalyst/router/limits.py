@@ -1,10 +1,11 @@
 """The numbers of a pool, and which they may be: settings, documents, scenarios and the API all go by this. Pure."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from flowcatalyst.core.message import DEFAULT_POOL
 from flowcatalyst.router.groups import FailureScope
 
 CAPACITY_PER_SLOT: Final = 20
@@ -69,3 +70,8 @@ class PoolLimits:
 
 
 DEFAULT_POOL_LIMITS: Final = PoolLimits(concurrency=20)  # of the default pool where nobody configured it
+
+
+def unconfigured_pools(configured: Collection[str]) -> dict[str, PoolLimits]:
+    """What is made although nobody configured it, when a message needs it: the default pool."""
+    return {} if DEFAULT_POOL in configured else {DEFAULT_POOL: DEFAULT_POOL_LIMITS}

@@ -283,9 +283,9 @@ def queue_in_toml(name: str = "q", uri: str = "embedded:q", more: str = "") -> s
 @pytest.mark.parametrize(
     ("toml", "said"),
     [
-        (queue_in_toml(uri="kafka://h/q"), "queues.0.uri is wrong: its queueUri has no known scheme; the forms are"),
-        (queue_in_toml() + queue_in_toml("r", "nats://h/S"), "queues.1.uri is wrong: its queueUri has no consumer"),
-        (queue_in_toml(uri="amqp://ann:s3cret@h/q"), "queues.0.uri is wrong: its queueUri has an @"),
+        (queue_in_toml(uri="kafka://h/q"), "queues.0.uri is wrong: it has no known scheme; the forms are"),
+        (queue_in_toml() + queue_in_toml("r", "nats://h/S"), "queues.1.uri is wrong: it has no consumer"),
+        (queue_in_toml(uri="amqp://ann:s3cret@h/q"), "queues.0.uri is wrong: it has an @"),
         (queue_in_toml(uri=""), "queues.0.uri "),
         (queue_in_toml(name=""), "queues.0.name "),
         ('[[queues]]\nname = "q"', "queues.0.uri is missing"),
@@ -379,6 +379,17 @@ def test_a_variable_that_the_command_line_overrules_is_not_blamed(monkeypatch: p
     monkeypatch.setenv("FLOWCATALYST_PORT", "9090")
     with pytest.raises(ConfigurationError, match=r"port should be less than or equal to 65535, not '70000'$"):
         load_settings(port=70000)
+
+
+def test_only_sources_that_said_something_are_named(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match=r"^wrong settings \(command line\): port "):
+        load_settings(port=-1)
+    (empty_folder / "flowcatalyst.toml").write_text("port = -1")
+    with pytest.raises(ConfigurationError, match=r"^wrong settings \(flowcatalyst\.toml\): port "):
+        load_settings()
+    monkeypatch.setenv("FLOWCATALYST_HOST", "127.0.0.1")
+    with pytest.raises(ConfigurationError, match=r"^wrong settings \(environment, flowcatalyst\.toml\): port "):
+        load_settings()
 
 
 def test_dev_null_is_a_settings_file_that_says_nothing() -> None:

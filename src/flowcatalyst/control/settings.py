@@ -362,10 +362,10 @@ def load_settings(file: Path | None = None, **given: Any) -> Settings:
     try:
         settings: Settings = settings_of_file(**given)
     except ValidationError as error:
-        where = f"settings (environment{f', {source}' if source else ''}, command line)"
+        said = ["environment"] * bool(variables) + [str(source)] * bool(source) + ["command line"] * bool(given)
         from_variables = [name for name in variables if name not in map(environment.variable_of, given)]
         problems = [in_words(one, names, from_variables) for one in error.errors(include_url=False)]
-        raise ConfigurationError(f"wrong {where}: {'; '.join(problems)}") from None
+        raise ConfigurationError(f"wrong settings ({', '.join(said)}): {'; '.join(problems)}") from None
     except SettingsError as error:  # names the field, not its value
         found = re.search('"([a-z_]+)"', str(error))
         like = environment.variable_of(found[1]) if found else environment.PREFIX

@@ -1,7 +1,7 @@
 """GET /monitoring/audit: every change and every refused one, with who and from where, and no secret."""
 
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from flowcatalyst.api.openapi import operations
 from flowcatalyst.app.router import App
 from flowcatalyst.control.audit import AuditAction, AuditFilter
 from flowcatalyst.control.settings import Settings
+from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.core.logs import close_logs, configure_logs
 from flowcatalyst.core.message import Severity
 from flowcatalyst.core.warnings import WarningCode
+from flowcatalyst.queues.contract import Outgoing, Published
 from tests.api.access_test import (
     ADMIN_KEY,
     ADMIN_PASSWORD,
@@ -243,6 +245,17 @@ async def test_a_change_that_fails_is_none(router: Running) -> None:
     await router.client.delete("/monitoring/dead-letters/4711")
     await router.client.post("/api/messages", {"mediationTarget": "nonsense"})
     await router.client.post("/monitoring/circuit-breakers/reset?endpoint=nobody")
+    assert await events(router) == []
+
+
+async def test_only_what_a_queue_took_is_a_publish_or_a_seed(router: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(messages: Sequence[Outgoing]) -> list[Published]:
+        raise QueueUnavailableError("the queue is closed")
+
+    message = {"mediationTarget": router.receiver("fast")}
+    monkeypatch.setattr(router.app.queues["default"], "publish", refuse)
+    for path, body in (("/api/messages", message), ("/api/messages", [message]), ("/api/seed/messages", None)):
+        assert (await router.client.post(path, body)).status == 503
     assert await events(router) == []
 
 

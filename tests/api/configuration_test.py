@@ -61,7 +61,7 @@ async def test_a_reload_puts_in_force_what_is_new_and_reports_it(tmp_path: Path)
     async with run_router(tmp_path / "data", sync={"config_url": str(source)}) as router:
         found = (await router.client.get(PATH)).json
         assert (found["synced"], found["lastError"], found["sources"][0]["ok"]) == (True, "", True)
-        assert [pool["code"] for pool in found["processingPools"]] == ["A", "B"]
+        assert [pool["code"] for pool in found["processingPools"]] == ["A", "B", "DEFAULT-POOL"]
         nothing: dict[str, Any] = {
             "changed": False,
             "poolsAdded": [],
@@ -79,7 +79,11 @@ async def test_a_reload_puts_in_force_what_is_new_and_reports_it(tmp_path: Path)
         change = {"changed": True, "poolsAdded": ["C"], "poolsChanged": ["B"], "poolsRemoved": ["A"]}
         assert (await router.client.post("/config/reload")).json == {**nothing, **change}
         found = (await router.client.get(PATH)).json
-        assert {pool["code"]: pool["concurrency"] for pool in found["processingPools"]} == {"B": 5, "C": 3}
+        assert {pool["code"]: pool["concurrency"] for pool in found["processingPools"]} == {
+            "B": 5,
+            "C": 3,
+            "DEFAULT-POOL": 20,
+        }
 
 
 async def test_a_source_that_fails_says_why_without_its_credentials(tmp_path: Path) -> None:
@@ -96,7 +100,7 @@ async def test_a_source_that_fails_says_why_without_its_credentials(tmp_path: Pa
             (source,) = answer.json["sources"]
             assert (source["ok"], source["failure"]) == (False, sentence)
             assert answer.json["lastError"] == sentence
-            assert [pool["code"] for pool in answer.json["processingPools"]] == ["A"]  # as before
+            assert [pool["code"] for pool in answer.json["processingPools"]] == ["A", "DEFAULT-POOL"]  # as before
 
 
 async def test_entries_that_cannot_be_used_are_listed(tmp_path: Path) -> None:

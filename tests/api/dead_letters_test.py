@@ -77,7 +77,7 @@ async def test_a_letter_of_a_raw_queue_is_shown_without_the_secrets_of_its_queue
             await router.app.queues["shop"].publish([Outgoing('{"token": "abc", "id": "1"}', "g")])
             (letter,) = await router.until_dead(1)
             refused = await router.client.post("/api/messages?queue=shop", {"mediationTarget": endpoint.url("/x")})
-            refused.assert_problem(400, "'shop' is raw")
+            refused.assert_problem(400, "publish to it with flowcatalyst publish --queue shop --payload")
             (await router.client.post("/api/seed/messages?queue=shop")).assert_problem(400, "queue has to be one of")
     assert (letter["message"], letter["body"]) == (None, '{"token":"***","id":"1"}')
     assert letter["excerpt"] == "no ***"

@@ -67,6 +67,20 @@ async def _live(page: Page) -> None:
 
 
 @needs_browser
+async def test_a_wide_page_cuts_long_names_off_and_breaks_no_word(router: Running, tmp_path: Path) -> None:
+    await _fill(router)
+    async with open_page(tmp_path, f"{router.listening.url}/", width=1280, height=900) as page:
+        await _live(page)
+        await page.until("document.querySelectorAll('#letters tr').length === 1")
+        await page.until("document.querySelectorAll('#breakers tr').length === 1")
+        assert await page.ask("document.documentElement.scrollWidth") == 1280
+        assert await page.ask("document.querySelector('#letters td:nth-child(2)').title.startsWith('g'.repeat(256))")
+        lines = "[...document.querySelectorAll('#queues td:first-child')].map((cell) => cell.offsetHeight < 40)"
+        assert await page.ask(f"{lines}.every(Boolean)")
+        assert await page.ask("document.querySelector('link[rel=icon]').href.startsWith('data:')")
+
+
+@needs_browser
 async def test_the_page_fits_a_phone_whatever_it_shows(router: Running, tmp_path: Path) -> None:
     await _fill(router)
     async with open_page(tmp_path, f"{router.listening.url}/", width=360, height=740) as page:

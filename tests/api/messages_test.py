@@ -48,6 +48,8 @@ async def test_names_that_are_too_long_are_refused_and_the_longest_allowed_ones_
     target = router.receiver("fast")
     answer = await router.send(**{"mediationTarget": target, field: "n" * 257})
     answer.assert_problem(400, f"{field} has 257 characters, more than the 256 allowed")
+    answer = await router.send(**{"mediationTarget": target, field: "n\0m"})
+    answer.assert_problem(400, f"{field} has a NUL character, which not every queue can carry")
     assert len(answer.text) < 300
     both = [{"mediationTarget": target, field: "n" * 1_000_000}, {"mediationTarget": target, field: "n" * 256}]
     answer = await router.client.post("/api/messages", both)
@@ -248,13 +250,17 @@ async def test_without_any_queue_there_is_none_to_list(router: Running) -> None:
 
 async def test_a_message_goes_to_the_queue_that_was_named(router: Running) -> None:
     message = {"mediationTarget": router.receiver("fast"), "poolCode": "POOL-LOW"}
-    assert (await router.client.post("/api/messages?queue=low", message)).status == 202
+    answer = await router.client.post("/api/messages?queue=low", message)
+    assert answer.status == 202
+    assert "note" not in answer.json["results"][0]
     await router.until_settled()
     assert router.app.router.pools["POOL-LOW"].stats.delivered == 1
 
 
 async def test_an_unknown_pool_is_delivered_through_the_default_pool_with_a_warning(router: Running) -> None:
-    await router.send(mediationTarget=router.receiver("fast"), poolCode="NO-SUCH-POOL")
+    answer = await router.send(mediationTarget=router.receiver("fast"), poolCode="NO-SUCH-POOL")
+    [result] = answer.json["results"]
+    assert result["note"] == "there is no pool 'NO-SUCH-POOL' now: DEFAULT-POOL will take it"
     await router.until_settled()
     assert router.app.router.pools["DEFAULT-POOL"].stats.delivered == 1
     warnings = (await router.client.get("/monitoring/warnings")).json

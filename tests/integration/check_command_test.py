@@ -63,6 +63,7 @@ async def test_each_setting_is_shown_with_who_set_it(tmp_path: Path) -> None:
         "concurrency": 20,
         "rate_limit_per_minute": None,
         "capacity": 400,
+        "made_on_demand": False,
     }
     assert not data.exists()
 
@@ -88,7 +89,7 @@ async def test_no_secret_is_shown(tmp_path: Path, form: tuple[str, ...]) -> None
         "MESSAGE_ROUTER_CONFIG_URL": f"http://user:{SECRET}@127.0.0.1:{free_port()}/c.json?token={SECRET}",
     }
     code, output, errors = await run_cli("check", *form, "--data-dir", tmp_path, env=env)
-    assert code == 1
+    assert code == 2  # a start refuses the login in the webhook
     assert "hooks.example" in output
     assert SECRET not in output + errors
     assert key.partition(":")[2] not in output + errors
@@ -110,8 +111,8 @@ async def test_a_package_that_is_missing_is_code_2(tmp_path: Path) -> None:
     assert code == 2
     [queue] = [queue for queue in report["queues"] if queue["name"] == "q"]
     assert queue["said"] == (
-        "NATS needs the package nats-py: pip install 'flowcatalyst[nats]', or in a checkout make extras "
-        "(without make: pip install '.[nats]')"
+        "NATS needs the package nats-py: in a checkout make extras, or pip install '.[nats]'; where FlowCatalyst comes "
+        "from an index, pip install 'flowcatalyst[nats]'"
     )
 
 
@@ -129,6 +130,38 @@ async def test_a_data_folder_that_a_start_refuses_is_code_2_as_there(tmp_path: P
     assert code == 2
     assert f"data folder {data} cannot be created (" in errors
     assert not link.exists()  # what it points to was not made
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "name", "said"),
+    [
+        (
+            "LOG__FILE",
+            "{folder}/none/log",
+            "log file",
+            "log.file {folder}/none/log cannot be opened: there is no folder",
+        ),
+        ("LOG__FILE", "{folder}", "log file", "log.file {folder} is a folder: name a file in it"),
+        ("NOTIFICATIONS__WEBHOOK_URL", "foo", "webhook", "notifications.webhook_url cannot be used: "),
+        ("MEDIATOR__HTTP__CA_FILE", "{folder}/none", "certificates", "mediator.http.ca_file {folder}/none cannot be "),
+        ("MEDIATOR__HTTP__CA_FILE", "{folder}/junk", "certificates", "mediator.http.ca_file {folder}/junk cannot be "),
+    ],
+)
+async def test_what_a_start_refuses_is_one_sentence_and_code_2_as_there(
+    tmp_path: Path, variable: str, value: str, name: str, said: str
+) -> None:
+    (tmp_path / "junk").write_text("no certificate")
+    env = {f"FLOWCATALYST_{variable}": value.format(folder=tmp_path)}
+    code, report = await check("--data-dir", tmp_path / "data", env=env)
+    assert code == 2
+    [found] = [one for one in report["others"] if not one["ok"]]
+    assert found["name"] == name
+    code, output, errors = await run_cli("up", "--port", 0, "--data-dir", tmp_path / "data", env=env)
+    assert (code, output) == (2, "")
+    *logged, last = errors.splitlines()
+    assert last.startswith(f"flowcatalyst: {said.format(folder=tmp_path)}")
+    assert last.endswith(found["said"])
+    assert all(json.loads(line)["level"] == "info" for line in logged)
 
 
 async def test_a_damaged_file_of_the_data_folder_is_code_1(tmp_path: Path) -> None:
@@ -150,7 +183,10 @@ async def test_pools_and_queues_come_from_the_config_source_if_there_is_one(tmp_
         (tmp_path / "router.json").write_text(json.dumps(document))
         code, report = await check("--config-url", tmp_path / "router.json", "--data-dir", tmp_path / "data")
     assert code == 0, report
-    assert [pool["code"] for pool in report["pools"]] == ["A"]
+    assert [(pool["code"], pool["made_on_demand"]) for pool in report["pools"]] == [
+        ("A", False),
+        ("DEFAULT-POOL", True),
+    ]
     assert report["pools_source"] == "sync.config_url"
     assert of(report, "sync.config_url") == (str(tmp_path / "router.json"), "command line")
     assert f"127.0.0.1:{port} takes connections" in report["queues"][0]["said"]

@@ -61,7 +61,9 @@ async def test_http2_without_its_package_is_named(tmp_path: Path) -> None:
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     code, output, errors = await run_cli(*args, env={"PYTHONPATH": path})
     assert (code, output) == (2, "")
-    needs = "mediator.http.version HTTP_2 needs the package pyreqwest: pip install 'flowcatalyst[http2]'"
+    needs = (
+        "mediator.http.version HTTP_2 needs the package pyreqwest: in a checkout make extras, or pip install '.[http2]'"
+    )
     assert errors.splitlines()[-1].startswith(f"flowcatalyst: {needs}")
     assert "Traceback" not in errors
 

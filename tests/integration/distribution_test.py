@@ -180,5 +180,6 @@ def test_what_needs_an_extra_says_in_one_sentence_how_to_install_it(
     assert done.returncode == 2, done.stderr
     [said] = [line for line in done.stderr.splitlines() if not line.startswith("{")]
     assert said.startswith("flowcatalyst: ")
-    assert f": pip install 'flowcatalyst[{extra}]', or in a checkout make " in said
-    assert said.endswith(f"pip install '.[{extra}]')")
+    assert ": in a checkout make " in said
+    assert f", or pip install '.[{extra}]'; " in said
+    assert said.endswith(f"pip install 'flowcatalyst[{extra}]'")

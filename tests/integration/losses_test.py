@@ -16,7 +16,7 @@ from flowcatalyst.control.health import assess
 from flowcatalyst.control.settings import load_settings
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.errors import QueueUnavailableError
-from flowcatalyst.core.warnings import Warning, WarningCode  # noqa: A004 - the word operators know
+from flowcatalyst.core.warnings import Warning, WarningCode, WarningFilter  # noqa: A004 - the word operators know
 from flowcatalyst.queues.address import AmqpAddress
 from flowcatalyst.queues.amqp.queue import ActiveMqQueue, AmqpLogin
 from flowcatalyst.queues.contract import BrokerQueue
@@ -351,6 +351,8 @@ async def test_a_file_that_is_put_back_is_used_again(tmp_path: Path, monkeypatch
             outgoing = messages(witness.url, groups=2, per_group=2)
             await app.queues[QUEUE].publish(outgoing)
             await witness.until_acked(4)
+            assert all(one.acknowledged for one in app.warnings.recent(WarningFilter(code=WarningCode.MESSAGES_LOST)))
+    assert app.losses == []
 
 
 async def test_a_stop_after_a_loss_does_not_say_that_nothing_was_lost(brokers: Places) -> None:

@@ -380,6 +380,23 @@ def test_through_a_router_nobody_promises_that_nothing_is_published_twice(comman
     assert "go on with --from-line 1: some may be published twice, unless the broker of that queue deduplicates" in said
 
 
+def test_who_looks_for_the_queue_of_the_demo_is_told_where_it_is(command: Command) -> None:
+    command.creates = False
+    demo = command.folder / "data" / "demo" / "queue.db"
+    demo.parent.mkdir(parents=True)
+    demo.touch()
+    assert "with --data-dir (that of the demo is data/demo), send to" in command.fails("seed", code=2)
+
+
+def test_each_command_is_described_in_a_line_that_is_not_cut_off(command: Command) -> None:
+    command.creates = False
+    code, output, _ = command.run("-h")
+    _, _, commands = output.partition("Commands:")
+    assert code == 0
+    assert commands.count("\n  ") >= 11
+    assert "..." not in commands
+
+
 def test_a_queue_of_a_broker_needs_no_file(command: Command) -> None:
     command.creates = False
     uri = f"nats://127.0.0.1:{free_port()}/ORDERS?consumer=router"

@@ -1,6 +1,13 @@
 """`flowcatalyst simulate` as people meet it."""
 
 import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -49,6 +56,24 @@ async def test_the_report_is_plain_text_that_fits_a_page_and_ends_with_an_answer
     assert "dead letters, 0 left." in output
     assert "The backlog peaked at" in output
     assert "after shop came back." in output
+
+
+def test_a_terminal_sees_how_far_it_is_and_ctrl_c_ends_it_without_a_word(tmp_path: Path) -> None:
+    file = tmp_path / "scenario.toml"
+    file.write_text(SCENARIO.replace('"3m"', '"100h"'))
+    terminal, end = pty.openpty()
+    with subprocess.Popen([sys.executable, "-m", "flowcatalyst", "simulate", file], stdout=end, stderr=end) as process:
+        os.close(end)
+        told = b""
+        while b"of 6,000 minutes" not in told:
+            told += os.read(terminal, 1000)
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
+    with suppress(OSError):  # how the end of a terminal reads
+        while more := os.read(terminal, 1000):
+            told += more
+    os.close(terminal)
+    assert re.fullmatch(rb"(\r\x1b\[Ksimulated [\d,]+ of 6,000 minutes)+", told)
 
 
 async def test_the_same_seed_gives_the_same_json_and_another_seed_another_one(scenario: Path) -> None:

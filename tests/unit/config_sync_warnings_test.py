@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from flowcatalyst.control.config_sync import ConfigSync
 from flowcatalyst.control.router_config import RouterConfig
@@ -100,3 +101,13 @@ async def test_a_reload_does_not_repeat_what_was_wrong_with_a_document_that_it_c
     report = await scene.sync.sync_now()
     assert (report.problems, report.unreachable) == ([], ["one is down"])
     assert len(scene.sync.problems) == 1  # it is still the configuration in force
+
+
+async def test_what_cannot_be_used_is_in_the_log_once_with_its_reason() -> None:
+    source = FakeSource("one", b'{"queues": [{"queueName": "q", "connections": 0}]}')
+    scene = Synced(source)
+    with capture_logs() as logged:
+        await scene.sync.first_sync()
+        await scene.sync.sync_now()
+    [line] = [one for one in logged if one.get("action") == "config_problem"]
+    assert line["text"] == "queue 'q' of one: connections is 0, it must be at least 1"

@@ -76,6 +76,9 @@ def pool_in_toml(more: str) -> str:
         (pool_in_toml("success = '204'"), "pools.0.success "),
         (pool_in_toml("ack_before_next = 'perhaps'"), "pools.0.ack_before_next "),
         ("[retry]\nlongest_s = 0", "retry.longest_s should be greater than 0"),
+        ("[retry]\nlongest_s = inf", "retry.longest_s should be a finite number, not 'inf'"),
+        ("[retry]\nbackoff_s = [1, -1]", "retry.backoff_s.1 should be greater than or equal to 0, not '-1'"),
+        ("[retry]\nbackoff_s = [nan]", "retry.backoff_s.0 should be a finite number, not 'nan'"),
         ("[retry]\nlongest_s = 'x'", "retry.longest_s should be a number"),
         ("mediator = 5", "mediator should be a table of settings"),
         ("[pools]\ncode = 'A'", "pools should be a list"),
@@ -129,6 +132,11 @@ def test_settings_of_a_pool_become_its_limits(empty_folder: Path) -> None:
         ack_before_next=True,
         success=Success.ONLY_200,
     )
+
+
+def test_a_status_that_means_success_may_be_a_number(empty_folder: Path) -> None:
+    (empty_folder / "flowcatalyst.toml").write_text(pool_in_toml("success = 200"))
+    assert load_settings().pools[0].success is Success.ONLY_200
 
 
 def test_settings_of_retries_become_delays(empty_folder: Path) -> None:
@@ -275,9 +283,9 @@ def queue_in_toml(name: str = "q", uri: str = "embedded:q", more: str = "") -> s
 @pytest.mark.parametrize(
     ("toml", "said"),
     [
-        (queue_in_toml(uri="kafka://h/q"), "queues.0.uri is wrong: its queueUri has no known scheme; the forms are"),
-        (queue_in_toml() + queue_in_toml("r", "nats://h/S"), "queues.1.uri is wrong: its queueUri has no consumer"),
-        (queue_in_toml(uri="amqp://ann:s3cret@h/q"), "queues.0.uri is wrong: its queueUri has an @"),
+        (queue_in_toml(uri="kafka://h/q"), "queues.0.uri is wrong: it has no known scheme; the forms are"),
+        (queue_in_toml() + queue_in_toml("r", "nats://h/S"), "queues.1.uri is wrong: it has no consumer"),
+        (queue_in_toml(uri="amqp://ann:s3cret@h/q"), "queues.0.uri is wrong: it has an @"),
         (queue_in_toml(uri=""), "queues.0.uri "),
         (queue_in_toml(name=""), "queues.0.name "),
         ('[[queues]]\nname = "q"', "queues.0.uri is missing"),
@@ -371,6 +379,17 @@ def test_a_variable_that_the_command_line_overrules_is_not_blamed(monkeypatch: p
     monkeypatch.setenv("FLOWCATALYST_PORT", "9090")
     with pytest.raises(ConfigurationError, match=r"port should be less than or equal to 65535, not '70000'$"):
         load_settings(port=70000)
+
+
+def test_only_sources_that_said_something_are_named(empty_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match=r"^wrong settings \(command line\): port "):
+        load_settings(port=-1)
+    (empty_folder / "flowcatalyst.toml").write_text("port = -1")
+    with pytest.raises(ConfigurationError, match=r"^wrong settings \(flowcatalyst\.toml\): port "):
+        load_settings()
+    monkeypatch.setenv("FLOWCATALYST_HOST", "127.0.0.1")
+    with pytest.raises(ConfigurationError, match=r"^wrong settings \(environment, flowcatalyst\.toml\): port "):
+        load_settings()
 
 
 def test_dev_null_is_a_settings_file_that_says_nothing() -> None:

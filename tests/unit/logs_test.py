@@ -98,6 +98,15 @@ def test_an_attempt_is_one_line_with_everything_about_it_but_the_token(tmp_path:
     assert "top-secret" not in (tmp_path / "log").read_text()
 
 
+def test_the_number_of_an_attempt_goes_on_after_a_redelivery_as_in_its_request(tmp_path: Path) -> None:
+    configure_logs("info", "json", tmp_path / "log")
+    again = delivery()
+    again.earlier = 3
+    AttemptLogger(SetClock()).attempt("POOL", again, FAILED, Retry(2.0), 0.25)
+    [line] = lines_of(tmp_path / "log")
+    assert line["attempt"] == again.number == 5
+
+
 def test_level_warning_leaves_out_attempts_that_succeeded(tmp_path: Path) -> None:
     configure_logs("warning", "json", tmp_path / "log")
     logger = AttemptLogger(SetClock())

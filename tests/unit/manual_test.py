@@ -1,14 +1,23 @@
 """The manual is true where a machine can tell: links lead somewhere, and what runbooks and commands name is there."""
 
+import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from flowcatalyst.api.asgi import build_api
 from flowcatalyst.app.router import App
 from flowcatalyst.control.settings import Settings
+from flowcatalyst.core.clock import IdSource, SystemClock
+from flowcatalyst.core.message import Delivery, parse_pointer
 from flowcatalyst.core.warnings import WarningCode
+from flowcatalyst.http.egress import EgressGuard
+from flowcatalyst.http.http1.client import Http1Client
+from flowcatalyst.http.mediator import Mediator
+from flowcatalyst.queues.intake import NewMessage, prepare
+from tests.support.http_servers import always, raw_server, reply
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -37,6 +46,27 @@ def test_every_file_that_a_command_of_the_readme_names_is_there() -> None:
     assert len(named) >= 2
     for name in named:
         assert (ROOT / name).exists(), f"README.md has a command with {name}"
+
+
+async def test_the_request_that_the_readme_shows_is_the_one_that_its_message_makes() -> None:
+    text = (ROOT / "README.md").read_text()
+    [sent] = re.findall(r"/api/messages -H 'content-type: application/json' -d '({.*?})'", text, re.DOTALL)
+    [shown] = re.findall(r"```\n(POST /hooks/order\n.*?)\n```", text, re.DOTALL)
+    head, _, body = shown.partition("\n\n")
+    delivery = Delivery("1", None, "", json.loads(sent)["messageGroupId"])
+    ready = prepare(msgspec.json.decode(sent, type=NewMessage), IdSource(SystemClock()))
+    delivery.pointer, delivery.tries = parse_pointer(ready.outgoing.body), 1
+    client = Http1Client(guard=EgressGuard(allow_private=True), clock=SystemClock())
+    async with raw_server(always(reply(200))) as server:
+        target = delivery.pointer.mediation_target.replace(":9000", f":{server.port}")
+        delivery.pointer = msgspec.structs.replace(delivery.pointer, mediation_target=target)
+        await Mediator(client, client, SystemClock()).attempt(delivery)
+        await client.close()
+    [request] = server.requests
+    made = [f"{request.method} {request.path}", *(f"{name}: {value}" for name, value in request.headers.items())]
+    for line in head.splitlines():
+        assert line.lower() in [one.lower() for one in made]
+    assert request.body.decode() == body
 
 
 def test_runbooks_name_only_routes_and_warnings_that_exist(tmp_path: Path) -> None:

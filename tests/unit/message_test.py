@@ -19,6 +19,7 @@ from flowcatalyst.core.message import (
     parse_pointer,
     pool_code_of,
 )
+from flowcatalyst.queues.intake import outgoing_of
 from flowcatalyst.queues.nats.format import group_of
 from tests.support.deliveries import delivery
 
@@ -290,3 +291,9 @@ def test_a_stream_with_groups_by_subject_sees_the_group_of_a_body_however_it_is_
 def test_a_stream_may_be_grouped_by_whole_subjects() -> None:
     assert group_of(None, "orders.eu.new", b"<xml/>", None, 0) == "orders.eu.new"
     assert group_of({"FlowCatalyst-Group": "g"}, "orders.eu.new", b"", None, 0) == "g"
+
+
+def test_a_nul_in_a_name_is_refused_where_it_is_published_and_read_where_a_queue_brings_it() -> None:
+    assert parse_pointer(body(messageGroupId="a\0b")).message_group_id == "a\0b"
+    with pytest.raises(InvalidMessageError, match=r"^messageGroupId has a NUL character"):
+        outgoing_of(parse_pointer(body(messageGroupId="a\0b")), None)

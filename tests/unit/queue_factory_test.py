@@ -109,7 +109,8 @@ def test_without_the_client_of_a_broker_its_queues_say_what_to_install(
     assert problem.startswith(said)
     extra, goal = ("activemq", "activemq") if ours == "amqp" else (ours, "extras")
     assert problem.endswith(
-        f"pip install 'flowcatalyst[{extra}]', or in a checkout make {goal} (without make: pip install '.[{extra}]')"
+        f": in a checkout make {goal}, or pip install '.[{extra}]'; where FlowCatalyst comes from an index, "
+        f"pip install 'flowcatalyst[{extra}]'"
     )
     assert factory.problem_with(EMBEDDED) == ""
 

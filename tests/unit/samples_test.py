@@ -51,7 +51,7 @@ def test_the_sample_settings_are_those_of_a_router() -> None:
 @pytest.mark.parametrize("number", range(3))
 def test_every_queue_that_the_sample_settings_propose_can_be_used(tmp_path: Path, number: int) -> None:
     text = (PACKAGING / "flowcatalyst.toml").read_text()
-    proposed = re.findall(r"^# (uri = .*?) +# pip install 'flowcatalyst\[(\w+)\]'$", text, re.MULTILINE)
+    proposed = re.findall(r"^# (uri = .*?) +# in the checkout: pip install '\.\[(\w+)\]'$", text, re.MULTILINE)
     assert [extra for _, extra in proposed] == ["sqs", "nats", "activemq"]
     (tmp_path / "changed.toml").write_text(text.replace('uri = "embedded:orders"', proposed[number][0]))
     assert load_settings(tmp_path / "changed.toml").queues[0].uri in proposed[number][0]

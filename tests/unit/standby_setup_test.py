@@ -85,5 +85,5 @@ def test_without_the_client_of_redis_a_standby_says_what_to_install(monkeypatch:
     with pytest.raises(ConfigurationError) as caught:
         Standby(settings, clock, "a", WarningLog(clock), Fence())
     assert str(caught.value).startswith(
-        "standby.redis_url needs the package redis: pip install 'flowcatalyst[redis]', or in a checkout make extras "
+        "standby.redis_url needs the package redis: in a checkout make extras, or pip install '.[redis]'"
     )

@@ -235,7 +235,7 @@ class App:
             return
         self.sync = ConfigSync(
             settings,
-            sources_from(settings.config_url, _ssl_context(self.settings.mediator.http)),
+            sources_from(settings.config_url, ssl_context_of(self.settings.mediator.http)),
             self.clock,
             self.warnings,
             self.apply,
@@ -412,7 +412,7 @@ def _build_clients(settings: Settings, clock: Clock, guard: EgressGuard) -> _Cli
         connect_timeout_s=http.connect_timeout_ms / 1000,
         request_timeout_s=http.timeout_ms / 1000,
         max_connections_per_origin=http.max_connections_per_origin,
-        ssl_context=_ssl_context(http),
+        ssl_context=ssl_context_of(http),
         clock=clock,
     )
     if http.version == "HTTP_1_1":
@@ -429,8 +429,11 @@ def _build_clients(settings: Settings, clock: Clock, guard: EgressGuard) -> _Cli
     return _Clients(http1, http2)
 
 
-def _ssl_context(http: HttpSettings) -> ssl.SSLContext | None:
-    """None: the client makes the default one when it first needs it, which takes a while."""
+def ssl_context_of(http: HttpSettings) -> ssl.SSLContext | None:
+    """None: the client makes the default one when it first needs it, which takes a while.
+
+    Raises `ConfigurationError` if its file cannot be used.
+    """
     if http.ca_file is None:
         return None
     try:

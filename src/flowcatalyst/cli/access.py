@@ -22,7 +22,10 @@ def hash_key(
         str | None, typer.Option(metavar="NAME", help="Hash the password of this name, read from standard input")
     ] = None,
 ) -> None:
-    """Make an API key and its hash; with --basic, hash a password instead. Settings hold the hash only."""
+    """Make an API key and its hash, or hash a password.
+
+    Settings hold the hash only.
+    """
     if basic is None:
         key = new_key()
         entry = hash_of_key(key.encode())

@@ -14,16 +14,21 @@ from flowcatalyst.queues.embedded.store import owners_alive
 from flowcatalyst.storage import backup as storage
 
 KIB: Final = 1024
+TAR_SUFFIXES: Final = (".tar", ".gz", ".tgz")
 
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="Tar file; compressed if its name ends in .gz")]
 
 
 def backup(file: BackupFile, data_dir: DataDir = None, config: SettingsFile = None) -> None:
-    """Copy the data folder to a new file: queue, dead letters and audit trail, as of one moment. A router may run."""
+    """Copy the data folder to a new file. A router may run.
+
+    Queue, dead letters, audit trail and dispatch jobs are copied as of one moment.
+    """
     os.umask(0o077)  # messages hold tokens
     folder = load_settings(config, data_dir=data_dir).data_dir
     copied = storage.back_up(folder, file)
-    print(f"{file} holds {_in_words(copied)} of {folder.absolute()}, {file.stat().st_size / KIB:,.0f} KiB in all.")
+    tar = "" if file.suffix in TAR_SUFFIXES else " It is a tar file, whatever its name says."
+    print(f"{file} holds {_in_words(copied)} of {folder.absolute()}, {file.stat().st_size / KIB:,.0f} KiB in all.{tar}")
 
 
 def restore(file: BackupFile, data_dir: DataDir = None, config: SettingsFile = None) -> None:

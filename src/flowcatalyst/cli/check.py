@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Annotated, Final
@@ -13,10 +13,11 @@ import uvloop
 
 from flowcatalyst.app.data_folder import problem_with_folder
 from flowcatalyst.app.job_store import postgres_job_store
-from flowcatalyst.app.router import config_of
+from flowcatalyst.app.router import config_of, ssl_context_of
 from flowcatalyst.cli.options import DataDir, Host, Port, SettingsFile
 from flowcatalyst.cli.queue_access import counted
 from flowcatalyst.control.config_source import ConfigUnavailableError, sources_from
+from flowcatalyst.control.notify import webhook_of
 from flowcatalyst.control.router_config import InvalidConfigError, RouterConfig, merge, parse
 from flowcatalyst.control.settings import DEFAULT_FILE, Settings, load_settings, value_in_words
 from flowcatalyst.control.settings_sources import settings_in_force, source_of_list
@@ -24,13 +25,13 @@ from flowcatalyst.control.standby_lock import LockUnavailableError
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.errors import ConfigurationError, QueueUnavailableError, StorageError, StorageUnavailableError
 from flowcatalyst.core.extras import needs_extra
-from flowcatalyst.core.logs import configure_logs
+from flowcatalyst.core.logs import configure_logs, problem_with_log_file
 from flowcatalyst.core.terminal import visible
-from flowcatalyst.http.tls import client_context
 from flowcatalyst.queues.address import AmqpAddress, EmbeddedAddress, parse_queue_uri, shown_uri
 from flowcatalyst.queues.embedded.store import EmbeddedStore
 from flowcatalyst.queues.factory import QueueFactory
 from flowcatalyst.queues.settings import QueueConfig
+from flowcatalyst.router.limits import unconfigured_pools
 
 EXIT_UNREACHABLE: Final = 1
 EXIT_WRONG: Final = 2
@@ -47,6 +48,7 @@ class Pool(msgspec.Struct):
     concurrency: int
     rate_limit_per_minute: int | None
     capacity: int
+    made_on_demand: bool  # nobody configured it; messages without a pool, or with one that does not exist, go there
 
 
 class Found(msgspec.Struct):
@@ -79,7 +81,9 @@ def check(
     timeout_s: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds that each answer may take")] = 10.0,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON")] = False,
 ) -> None:
-    """Show the settings in force, each with its source, and whether queues and the rest can be reached.
+    """Show the settings in force and what cannot be reached.
+
+    Each setting is shown with its source; queues and the rest are asked.
 
     It takes no message and changes nothing. Exit code 0: all is well; 1: something cannot be reached now; 2: the
     settings are wrong, the data folder cannot be used, or a package is missing.
@@ -98,13 +102,13 @@ def check(
         print(msgspec.json.format(msgspec.json.encode(report)).decode())
     else:
         _print(report)
-    wrong = any(one.wrong for one in (*report.queues, *report.others))
+    wrong = any(one.wrong and not one.ok for one in (*report.queues, *report.others))
     if not report.ok:
         raise typer.Exit(EXIT_WRONG if wrong else EXIT_UNREACHABLE)
 
 
 async def _report(settings: Settings, given: Sequence[str], file: Path | None, timeout_s: float) -> Report:
-    others: list[Found] = [_look_at_folder(settings.data_dir), *_look_at_http2(settings)]
+    others: list[Found] = [_look_at_folder(settings.data_dir), *_look_at_what_is_named(settings)]
     problems: list[str] = []
     if settings.sync.config_url is None:
         config = config_of(settings)
@@ -124,8 +128,14 @@ async def _report(settings: Settings, given: Sequence[str], file: Path | None, t
         ok=all(one.ok for one in (*queues, *others)) and not problems,
         settings=[Setting(one.name, one.value, one.source) for one in settings_in_force(settings, given, file)],
         pools=[
-            Pool(code, limits.concurrency, limits.rate_per_minute, limits.effective_capacity)
-            for code, limits in config.pools.items()
+            Pool(
+                code,
+                limits.concurrency,
+                limits.rate_per_minute,
+                limits.effective_capacity,
+                made_on_demand=code not in config.pools,
+            )
+            for code, limits in {**config.pools, **unconfigured_pools(config.pools)}.items()
         ],
         pools_source=sources[0],
         queues=list(queues),
@@ -152,22 +162,40 @@ def _look_at_folder(folder: Path) -> Found:
     return Found("data folder", where, ok=True, said=f"has {', '.join(path.name for path in files) or 'no files yet'}")
 
 
-def _look_at_http2(settings: Settings) -> list[Found]:
-    if settings.mediator.http.version == "HTTP_1_1":
-        return []
+def _look_at_what_is_named(settings: Settings) -> Iterator[Found]:
+    """What other settings name, judged by the same functions as at a start."""
+    http, told, log_file = settings.mediator.http, settings.notifications, settings.log.file
+    if log_file is not None:
+        problem = problem_with_log_file(log_file)
+        yield Found("log file", str(log_file), ok=not problem, said=problem or "can be written", wrong=True)
+    if http.ca_file is not None:
+        yield _judged("certificates", str(http.ca_file), lambda: ssl_context_of(http))
+    if told.webhook_url is not None:
+        yield _judged("webhook", "", lambda: webhook_of(told))
+    if http.version != "HTTP_1_1":
+        yield _judged("HTTP/2", "", _load_http2)
+
+
+def _judged(name: str, where: str, judge: Callable[[], object]) -> Found:
     try:
-        with needs_extra("http2", "pyreqwest", what="mediator.http.version HTTP_2", package="pyreqwest"):
-            import pyreqwest  # noqa: F401
+        judge()
     except ConfigurationError as error:
-        return [Found("HTTP/2", "", ok=False, said=str(error), wrong=True)]
-    return []
+        return Found(name, where, ok=False, said=str(error), wrong=True)
+    return Found(name, where, ok=True, said="can be used")
+
+
+def _load_http2() -> None:
+    with needs_extra("http2", "pyreqwest", what="mediator.http.version HTTP_2", package="pyreqwest"):
+        import pyreqwest  # noqa: F401
 
 
 async def _fetch(settings: Settings, timeout_s: float) -> tuple[RouterConfig, list[str], list[Found]]:
     """Pools and queues as the sources say, what is wrong with them, and which source answered."""
     assert settings.sync.config_url is not None, "asked only then"
-    ca_file = settings.mediator.http.ca_file
-    tls = None if ca_file is None else client_context(ca_file)
+    try:
+        tls = ssl_context_of(settings.mediator.http)
+    except ConfigurationError:  # told already
+        tls = None
     parts: list[tuple[str, RouterConfig]] = []
     problems: list[str] = []
     asked: list[Found] = []
@@ -297,7 +325,8 @@ def _print(report: Report) -> None:
     print(visible(f"\nPools ({report.pools_source})", keep="\n"))
     for pool in report.pools:
         rate = f", {pool.rate_limit_per_minute} a minute" if pool.rate_limit_per_minute else ""
-        print(visible(f"  {pool.code}  {pool.concurrency} at a time{rate}, holds {pool.capacity}"))
+        made = "; made when a message names no pool, or one that is not here" if pool.made_on_demand else ""
+        print(visible(f"  {pool.code}  {pool.concurrency} at a time{rate}, holds {pool.capacity}{made}"))
     print(visible(f"\nQueues ({report.queues_source})", keep="\n"))
     _print_found(report.queues)
     print("\nOthers")
@@ -309,4 +338,5 @@ def _print(report: Report) -> None:
 
 def _print_found(found: Sequence[Found]) -> None:
     for one in found:
-        print(visible(f"  {'ok  ' if one.ok else 'FAIL'}  {one.name}  {one.where}: {one.said}"))
+        where = f"  {one.where}" if one.where else ""
+        print(visible(f"  {'ok  ' if one.ok else 'FAIL'}  {one.name}{where}: {one.said}"))

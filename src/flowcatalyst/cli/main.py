@@ -26,6 +26,7 @@ _MODULES: Final = {
     "backup": "backup",
     "restore": "backup",
     "settings": "settings",
+    "version": "version",
 }
 
 

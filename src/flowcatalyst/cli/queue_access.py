@@ -94,9 +94,11 @@ class StraightWayIn:
             known = {one.name for queue in config_of(settings).queues.values() if (one := _embedded(queue))}
             self._read = None if create or address.name in known else known
             if not create and not file.exists():
+                demo = settings.data_dir / "demo"
+                hint = f" (that of the demo is {demo})" if (demo / "queue.db").exists() else ""
                 raise ConfigurationError(
-                    f"there is no queue file {self.place}: name the data folder of the router with --data-dir, send to "
-                    "a router that runs with --router URL, or make a new queue with --create"
+                    f"there is no queue file {self.place}: name the data folder of the router with --data-dir{hint}, "
+                    "send to a router that runs with --router URL, or make a new queue with --create"
                 )
             try:
                 settings.data_dir.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from flowcatalyst.app.router import App
 from flowcatalyst.app.serve import serve
 from flowcatalyst.cli.options import DataDir, Host, Port, SettingsFile
 from flowcatalyst.cli.signals import Signals
+from flowcatalyst.control.config_source import FileSource, sources_from
 from flowcatalyst.control.config_sync import ConfigSync
 from flowcatalyst.control.settings import Settings, load_settings
 from flowcatalyst.core import interpreter
@@ -56,7 +57,10 @@ def router(
         str | None, typer.Option(help="Where pools and queues come from; also MESSAGE_ROUTER_CONFIG_URL")
     ] = None,
 ) -> None:
-    """Run the router alone, for production: pools and queues come from a config URL or from the settings."""
+    """Run the router alone, for production.
+
+    Its pools and queues come from a config URL or from the settings.
+    """
     settings = load_settings(config, host=host, port=port, data_dir=data_dir)
     settings.sync.config_url = config_url or settings.sync.config_url
     if settings.sync.config_url is None and not settings.queues:
@@ -69,6 +73,7 @@ def router(
 
 def _run(settings: Settings, *, demo: bool, with_sandbox: bool) -> None:
     os.umask(0o077)  # queue and dead letters hold tokens: nobody else may read them
+    tell_of_missing_files(settings)
     interpreter.tune()
     interpreter.raise_file_limit()
     try:
@@ -103,9 +108,7 @@ async def _serve(settings: Settings, demo: bool, with_sandbox: bool) -> bool:
                 return True
             raise
         signals.has_started()
-        doing = "is routing" if app.standby is None else "shares the work with others and waits for its turn"
-        doing = doing if settings.enabled else "is disabled (enabled is false) and polls nothing"
-        print(f"FlowCatalyst {__version__} {doing}. API and live page: {listening.url}/", flush=True)
+        print(f"FlowCatalyst {__version__} {_doing(app)}. API and live page: {listening.url}/", flush=True)
         if unasked := _embedded_too(settings):
             print(f"It reads the embedded queues {', '.join(unasked)} too: embedded.queues = [] leaves them out.")
             log.info("embedded_queues_too", action="embedded_queues_too", queues=unasked)
@@ -121,6 +124,25 @@ async def _serve(settings: Settings, demo: bool, with_sandbox: bool) -> bool:
         await reloads.cancel()
     print(f"Stopped. {_last_words(app)}")
     return app.stopped_clean
+
+
+def _doing(app: App) -> str:
+    if not app.settings.enabled:
+        return "is disabled (enabled is false) and polls nothing"
+    if app.standby is not None:
+        return "shares the work with others and waits for its turn"
+    if not app.config.queues and not app.settings.platform.enabled:
+        return "runs, but has no queue to read (its log says why)"
+    return "is routing"
+
+
+def tell_of_missing_files(settings: Settings) -> None:
+    """A file of pools and queues that is not there may yet come, but its name may be wrong as well."""
+    sync = settings.sync
+    for source in sources_from(sync.config_url or "") if settings.enabled else ():
+        if isinstance(source, FileSource) and not source.path.exists():
+            tries = f"it is tried {sync.attempts} times, {sync.attempt_pause_s:g} s apart"
+            print(f"flowcatalyst: configuration file {source.label} does not exist; {tries}", file=sys.stderr)
 
 
 def _embedded_too(settings: Settings) -> list[str]:

@@ -26,6 +26,7 @@ from flowcatalyst.cli.remote_queue import ApiKey, RemoteQueue
 from flowcatalyst.control.settings import Settings, load_settings
 from flowcatalyst.core.clock import IdSource, SystemClock
 from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
+from flowcatalyst.core.terminal import visible
 from flowcatalyst.sandbox.seeding import CHUNK, RANDOM, GroupMode, Seed, targets_of
 
 MAX_GROUPS: Final = 1_000_000  # each is remembered
@@ -58,7 +59,10 @@ def seed(
     data_dir: DataDir = None,
     config: SettingsFile = None,
 ) -> None:
-    """Fill a queue with messages for the built-in receivers of `flowcatalyst up`, which judge their order."""
+    """Fill a queue with messages to try a router out with.
+
+    They are for the built-in receivers of `flowcatalyst up`, which judge their order.
+    """
     if target is not None and (endpoint is not None or (router is not None and uri is not None)):
         raise typer.BadParameter("messages go either to a --target or to an --endpoint of a --router")
     if router is not None and uri is None and (create or data_dir or config):
@@ -128,7 +132,7 @@ async def _sow(queue_access: Callable[[], QueueAccess], sowing: Seed, sown: _Sow
     messages = sowing.messages(sown.wanted)
     async with aclosing(queue_access()) as queue:
         started_at = clock.monotonic()
-        with _bar(sown.wanted) as (bar, task):
+        with _bar(sown.wanted, sowing.targets[0]) as (bar, task):
             while chunk := [message for _, message in islice(messages, CHUNK)]:
                 try:
                     sown.published += len(await queue.publish(chunk))
@@ -144,9 +148,14 @@ async def _sow(queue_access: Callable[[], QueueAccess], sowing: Seed, sown: _Sow
 
 
 @contextmanager
-def _bar(count: int) -> Iterator[tuple[Progress, TaskID]]:
+def _bar(count: int, target: str) -> Iterator[tuple[Progress, TaskID]]:
     """Only for people: where standard error is no terminal, nothing is drawn."""
     console = Console(stderr=True)
-    columns = TextColumn("seeding"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = (
+        TextColumn(f"seeding for {visible(target)}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield bar, bar.add_task("seeding", total=count)

@@ -1,6 +1,10 @@
 """`flowcatalyst simulate`: what would happen, before production answers."""
 
+import os
+import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -8,8 +12,9 @@ import msgspec
 import typer
 from rich.console import Console
 
+from flowcatalyst.cli.entry import EXIT_INTERRUPTED
 from flowcatalyst.core import interpreter
-from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.clock import Clock, SystemClock
 from flowcatalyst.core.errors import ConfigurationError
 from flowcatalyst.simulation.checker import check as check_history
 from flowcatalyst.simulation.report import Report, make_report
@@ -22,6 +27,8 @@ EXIT_VIOLATIONS: Final = 1
 MOST_VIOLATIONS: Final = 50
 PIPE_WIDTH, NARROWEST, WIDEST = 100, 80, 120
 STANDARD_OUTPUT: Final = "-"
+PROGRESS_EVERY_S: Final = 0.2
+ERASE_LINE: Final = "\r\x1b[K"
 
 
 def simulate(
@@ -30,7 +37,10 @@ def simulate(
     check: Annotated[bool, typer.Option("--check", help="Judge the run by the rules; exit 1 if one is broken")] = False,
     json: Annotated[str | None, typer.Option(help="Write the report as JSON to this file, or to - instead")] = None,
 ) -> None:
-    """Play a scenario with the real router on virtual time, and report what became of the messages."""
+    """Tell what would become of the messages of a scenario.
+
+    It is played with the real router on virtual time.
+    """
     loaded = load_scenario(scenario)
     # Before the simulation, not after it.
     if json not in (None, STANDARD_OUTPUT) and (Path(json).is_dir() or not Path(json).parent.is_dir()):
@@ -39,7 +49,8 @@ def simulate(
     interpreter.tune()
     clock = SystemClock()
     started_at = clock.monotonic()
-    run = run_scenario(loaded, seed)
+    with _ends_at_once():
+        run = run_scenario(loaded, seed, _progress(loaded.duration, clock))
     wall_s = clock.monotonic() - started_at
     report = make_report(run)
     report.answer = answer(report)
@@ -57,6 +68,36 @@ def simulate(
         print_report(report, console, wall_s)
     if report.violations or report.errors:
         raise typer.Exit(EXIT_VIOLATIONS)
+
+
+@contextmanager
+def _ends_at_once() -> Iterator[None]:
+    """Ctrl-C ends the process without ceremony. There is nothing to save, and the tasks of a simulation that is cut off
+    would complain, one by one, that their loop is gone."""
+    before = signal.signal(signal.SIGINT, lambda *_: os._exit(EXIT_INTERRUPTED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if sys.stderr.isatty():
+            print(ERASE_LINE, end="", file=sys.stderr, flush=True)
+
+
+def _progress(duration_s: float, clock: Clock) -> Callable[[float], None]:
+    """Tells a terminal, a few times a second, how far the simulation is."""
+    if not sys.stderr.isatty():
+        return lambda now: None
+    told_at = -PROGRESS_EVERY_S
+
+    def tell(now: float) -> None:
+        nonlocal told_at
+        if clock.monotonic() - told_at >= PROGRESS_EVERY_S:
+            told_at = clock.monotonic()
+            rest = " and what is left after it" if now > duration_s else ""
+            text = f"simulated {min(now, duration_s) / 60:,.0f} of {duration_s / 60:,.0f} minutes{rest}"
+            print(f"{ERASE_LINE}{text}", end="", file=sys.stderr, flush=True)
+
+    return tell
 
 
 def _write_json(report: Report, where: str) -> None:

@@ -152,8 +152,8 @@ def _source(part: str, tls: ssl.SSLContext | None) -> HttpSource | FileSource:
         except (TargetRefusedError, ValueError):
             # Without the reason: it may quote a piece of the password that stands in the wrong place.
             raise ConfigurationError(
-                f"sync.config_url: {_scheme_only(part)} cannot be called: give an http(s) URL with a host name, other "
-                "characters percent-encoded"
+                f"sync.config_url: {_scheme_only(part)} cannot be called: give an http(s) URL with a host name (other "
+                "letters than ASCII in Punycode, xn--...), the rest percent-encoded"
             ) from None
         return HttpSource(part, tls)
     if colon and scheme == "file":

@@ -240,6 +240,8 @@ class ConfigSync:
 
     def _warn(self, code: WarningCode, *sentences: str, severity: Severity = Severity.WARN) -> None:
         for text in sentences:
+            if (code, text) not in self._told:
+                log.warning("config_problem", action="config_problem", code=code, text=text)
             self._told.add((code, text))
             self._warnings.add(code, severity, text, SOURCE)
 

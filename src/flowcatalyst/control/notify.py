@@ -13,7 +13,7 @@ from flowcatalyst.control.settings import NotificationSettings
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import ConfigurationError, DeliveryError, TargetRefusedError, plain
 from flowcatalyst.core.message import Severity
-from flowcatalyst.core.targets import parse_target
+from flowcatalyst.core.targets import Target, parse_target
 from flowcatalyst.core.warnings import (
     ENDED_BY,
     MAX_OF_A_KIND,
@@ -54,6 +54,14 @@ class Notification(msgspec.Struct, rename="camel"):
     warnings: list[NotifiedWarning]
 
 
+def webhook_of(settings: NotificationSettings) -> Target:
+    """Who is told. Raises `ConfigurationError` if it cannot be called."""
+    try:
+        return parse_target(settings.webhook_url or "")
+    except TargetRefusedError as error:
+        raise ConfigurationError(f"notifications.webhook_url cannot be used: {error}") from None
+
+
 class Notifier:
     """Collects new warnings from the moment it is made; while `run` runs it posts them, a whole batch at a time.
 
@@ -63,10 +71,7 @@ class Notifier:
     def __init__(
         self, settings: NotificationSettings, client: HttpClient, clock: Clock, warnings: WarningLog, identity: str
     ) -> None:
-        try:
-            self._target = parse_target(settings.webhook_url or "")
-        except TargetRefusedError as error:
-            raise ConfigurationError(f"notifications.webhook_url cannot be used: {error}") from None
+        self._target = webhook_of(settings)
         self._batch_s = settings.batch_s
         severities = list(Severity)  # mildest first
         self._wanted = frozenset(severities[severities.index(Severity(settings.min_severity)) :])

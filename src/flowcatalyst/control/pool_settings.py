@@ -1,6 +1,8 @@
 """The settings of pools and of what happens to failed messages; see `settings` for the rest."""
 
-from pydantic import Field, field_validator
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, field_validator
 
 from flowcatalyst.core.message import MAX_NAME_CHARS
 from flowcatalyst.core.settings import Section
@@ -12,9 +14,12 @@ from flowcatalyst.router.limits import (
     PARKED_LIMIT,
     PoolLimits,
     Success,
+    as_text,
     problem_with_retry_statuses,
 )
 from flowcatalyst.router.policy import Delays
+
+Pause = Annotated[float, Field(ge=0)]
 
 
 class PoolSettings(Section):
@@ -57,7 +62,7 @@ class PoolSettings(Section):
         description="Start the next message of a group only when the ack of the one before is durable, so that not "
         "even a crash shows n again after n+1; costs throughput of single groups",
     )
-    success: Success = Field(
+    success: Annotated[Success, BeforeValidator(as_text)] = Field(
         Success.ANY_2XX,
         description='Which statuses mean success: "2xx", or "200" alone; any other 2xx is then tried again like a 500',
     )
@@ -86,7 +91,7 @@ class PoolSettings(Section):
 class RetrySettings(Section):
     """How long failed messages wait. The defaults suit production; tests shorten them."""
 
-    backoff_s: list[float] = Field(
+    backoff_s: list[Pause] = Field(
         default_factory=lambda: [1.0, 2.0],
         description="Pauses before the further attempts inside the router; their number is the number of retries",
     )

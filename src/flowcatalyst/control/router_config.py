@@ -25,6 +25,7 @@ from flowcatalyst.router.limits import (
     RETRYABLE_IN_WORDS,
     PoolLimits,
     Success,
+    as_text,
 )
 
 MAX_CONNECTIONS: Final = 1_000
@@ -290,7 +291,7 @@ def _limits(entry: Entry) -> PoolLimits:
         parked_limit=PARKED_LIMIT if parked_limit is None else parked_limit,
         retry_statuses=frozenset(statuses),
         ack_before_next=_flag(entry, "ackBeforeNext"),
-        success=_one_of(entry, "success", Success.ANY_2XX),
+        success=_one_of({"success": as_text(entry.get("success"))}, "success", Success.ANY_2XX),
     )
 
 

@@ -60,7 +60,7 @@ class HttpSettings(Section):
     """How messages are delivered."""
 
     version: Literal["HTTP_1_1", "HTTP_2"] = Field(
-        "HTTP_1_1", description="HTTP_2 offers HTTP/2 to https targets (an extra: pip install 'flowcatalyst[http2]')"
+        "HTTP_1_1", description="HTTP_2 offers HTTP/2 to https targets (an extra: pip install '.[http2]')"
     )
     timeout_ms: int = Field(900_000, ge=1, description="Limit for a whole attempt: connect, request and response")
     connect_timeout_ms: int = Field(30_000, ge=1, description="Limit for opening a connection")
@@ -370,10 +370,10 @@ def load_settings(file: Path | None = None, **given: Any) -> Settings:
     try:
         settings: Settings = settings_of_file(**given)
     except ValidationError as error:
-        where = f"settings (environment{f', {source}' if source else ''}, command line)"
+        said = ["environment"] * bool(variables) + [str(source)] * bool(source) + ["command line"] * bool(given)
         from_variables = [name for name in variables if name not in map(environment.variable_of, given)]
         problems = [in_words(one, names, from_variables) for one in error.errors(include_url=False)]
-        raise ConfigurationError(f"wrong {where}: {'; '.join(problems)}") from None
+        raise ConfigurationError(f"wrong settings ({', '.join(said)}): {'; '.join(problems)}") from None
     except SettingsError as error:  # names the field, not its value
         found = re.search('"([a-z_]+)"', str(error))
         like = environment.variable_of(found[1]) if found else environment.PREFIX

@@ -8,7 +8,7 @@ from pydantic_core import ErrorDetails
 
 from flowcatalyst.control import environment
 
-_OF_NUMBERS_AND_CHOICES: Final = ("int_", "float_", "bool_", "literal_", "enum", "greater_", "less_")
+_OF_NUMBERS_AND_CHOICES: Final = ("int_", "float_", "bool_", "literal_", "enum", "greater_", "less_", "finite_")
 _BEGINNING: Final = re.compile("Value error, |Input |String |List |Set ")
 _WORDS: Final = {
     "extra_forbidden": "is not a setting",

@@ -19,6 +19,6 @@ def needs_extra(extra: str, *modules: str, what: str, package: str) -> Iterator[
             raise
         goal = "activemq" if extra == "activemq" else "extras"  # of the Makefile
         raise ConfigurationError(
-            f"{what} needs the package {package}: pip install 'flowcatalyst[{extra}]', or in a checkout make {goal} "
-            f"(without make: pip install '.[{extra}]')"
+            f"{what} needs the package {package}: in a checkout make {goal}, or pip install '.[{extra}]'; where "
+            f"FlowCatalyst comes from an index, pip install 'flowcatalyst[{extra}]'"
         ) from None

@@ -10,8 +10,10 @@ there as it is.
 
 import asyncio
 import atexit
+import errno
 import io
 import logging
+import os
 import re
 import sys
 import threading
@@ -27,6 +29,7 @@ import structlog
 
 from flowcatalyst.core.block_writer import BlockWriter
 from flowcatalyst.core.clock import Clock
+from flowcatalyst.core.errors import ConfigurationError
 from flowcatalyst.core.message import Ack, Delivery, Nack, Outcome, Reject, Result, Retry, Verdict
 from flowcatalyst.core.terminal import visible
 
@@ -114,8 +117,27 @@ def dropped_lines() -> int:
 atexit.register(close_logs)
 
 
+def problem_with_log_file(file: Path) -> str:
+    """What keeps a log from being appended to the file, told without making it; empty if nothing."""
+    if file.is_dir():
+        return "is a folder: name a file in it"
+    if not file.parent.is_dir():
+        return f"cannot be opened: there is no folder {file.parent}"
+    if not os.access(file if file.exists() else file.parent, os.W_OK):
+        return f"cannot be opened: {os.strerror(errno.EACCES)}"
+    return ""
+
+
 def configure_logs(level: str, log_format: LogFormat, file: Path | None = None) -> None:
-    """Send logs to a file or to standard error: as JSON lines, or for people when standard error is a terminal."""
+    """Send logs to a file or to standard error: as JSON lines, or for people when standard error is a terminal.
+
+    Raises `ConfigurationError` if the file cannot be opened.
+    """
+    try:
+        opened = None if file is None else file.open("ab")
+    except OSError as error:
+        problem = problem_with_log_file(file) if file is not None else ""
+        raise ConfigurationError(f"log.file {file} {problem or f'cannot be opened: {error.strerror}'}") from None
     processors: list[structlog.typing.Processor] = [
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
@@ -123,7 +145,7 @@ def configure_logs(level: str, log_format: LogFormat, file: Path | None = None) 
     close_logs()
     _level[:] = [level]
     for_people = log_format == "console" or (log_format == "auto" and file is None and sys.stderr.isatty())
-    writer = BlockWriter(sys.stderr.buffer if file is None else _opened.enter_context(file.open("ab")))
+    writer = BlockWriter(sys.stderr.buffer if opened is None else _opened.enter_context(opened))
     sink = LineSink(writer, lambda count: _dropped_line(processors, count), for_people)
     _opened.callback(sink.close)
     _sinks[:] = [sink]
@@ -227,7 +249,7 @@ class AttemptLogger:
         if outcome.result is Result.SUCCESS and not self._successes_are_logged:
             return
         # What changes between now and the moment the line is made is noted now.
-        noted = (self._clock.wall(), delivery.tries, delivery.attempt_at - delivery.arrived_at)
+        noted = (self._clock.wall(), delivery.number, delivery.attempt_at - delivery.arrived_at)
         if self._sink is not None:
             self._sink.msg(lambda: _encode(_line(noted, pool, delivery, outcome, verdict, duration_s)))
             return
@@ -251,7 +273,7 @@ def _line(
     verdict: Verdict,
     duration_s: float,
 ) -> AttemptLine:
-    wall, tries, waited_s = noted
+    wall, number, waited_s = noted
     pointer = delivery.pointer
     target = pointer.mediation_target
     return AttemptLine(
@@ -264,7 +286,7 @@ def _line(
         delivery.source.name,
         target.partition("?")[0] if "?" in target else target,  # a query may hold secrets
         pointer.dispatch_mode,
-        tries,
+        number,
         delivery.receive_count,
         outcome.result,
         outcome.error,

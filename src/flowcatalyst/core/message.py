@@ -161,6 +161,15 @@ def check_name(what: str, name: str | None) -> None:
         raise _too_long(what, name)
 
 
+def refuse_nul(what: str, name: str | None) -> None:
+    """Raise `InvalidMessageError` for a name with a NUL: one broker cuts it off there, another refuses it.
+
+    For what is published. What a queue brings is read as it is.
+    """
+    if name is not None and "\0" in name:
+        raise InvalidMessageError(f"{what} has a NUL character, which not every queue can carry")
+
+
 def _too_long(what: str, text: str, most: int = MAX_NAME_CHARS) -> InvalidMessageError:
     return InvalidMessageError(f"{what} has {len(text)} characters, more than the {most} allowed")
 
@@ -256,6 +265,11 @@ class Delivery(msgspec.Struct, eq=False):
     rejected: bool = False  # recorded as a dead letter; a copy that is replayed is a message of its own
     waits_for: str = ""  # why its group is on hold, in words; empty otherwise
     attempt: "Attempt | None" = None  # the latest one, for a queue that keeps them with the messages
+
+    @property
+    def number(self) -> int:
+        """Of its latest attempt: in requests and logs alike it goes on after a redelivery."""
+        return self.earlier + self.tries
 
     @property
     def ordered(self) -> bool:

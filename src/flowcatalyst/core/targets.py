@@ -37,7 +37,10 @@ def parse_target(url: str) -> Target:
     """The parts of an absolute http(s) URL, or `TargetRefusedError` with the reason it cannot be called."""
     # Checked before urlsplit, which silently removes tabs and newlines.
     if not (url.isascii() and url.isprintable()) or " " in url or "\\" in url:
-        raise TargetRefusedError("target has spaces, backslashes, control or non-ASCII characters: percent-encode them")
+        raise TargetRefusedError(
+            "target has spaces, backslashes, control or non-ASCII characters: percent-encode them, or in a host name "
+            "use Punycode (xn--...)"
+        )
     try:
         parts = urlsplit(url)
         given_port = parts.port

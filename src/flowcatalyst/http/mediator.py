@@ -44,8 +44,7 @@ class Mediator:
             else:
                 headers, body = _headers(pointer.auth_token), b'{"messageId":%b}' % msgspec.json.encode(pointer.id)
             in_group = f"{GROUP}: {header_safe(group)}\r\n" if group and group != DEFAULT_GROUP else ""
-            number = delivery.earlier + delivery.tries
-            lines = f"{MESSAGE_ID}: {header_safe(pointer.id)}\r\n{in_group}{ATTEMPT}: {number}\r\n"
+            lines = f"{MESSAGE_ID}: {header_safe(pointer.id)}\r\n{in_group}{ATTEMPT}: {delivery.number}\r\n"
             response = await client.post(target, headers, body, timeout_s, lines)
         except LocalShortageError:
             raise

@@ -86,6 +86,7 @@ class Loss:
 
     text: str  # what happened, with what is known of it; part of a sentence
     messages: int | None  # how many are gone at least, as far as is known; None: nobody can tell
+    withdrawn: bool = False  # they are there again: what was told of with this text is over
 
 
 class Queue(Protocol):

@@ -21,12 +21,13 @@ from flowcatalyst.core.message import (
     check_names,
     check_pointer,
     encode_pointer,
+    refuse_nul,
 )
 from flowcatalyst.core.payload import MAX_CONTENT_TYPE_CHARS, given
 from flowcatalyst.queues.contract import Outgoing
 
 # `check_pointer` says more clearly what is wrong with one that is longer.
-Name = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": MAX_NAME_CHARS})]
+Name = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": MAX_NAME_CHARS, "pattern": r"^[^\u0000]*$"})]
 TargetUrl = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": MAX_TARGET_CHARS})]
 
 
@@ -71,13 +72,15 @@ class Ready:
 
     id: str
     outgoing: Outgoing
+    pool: str = DEFAULT_POOL
 
 
 def prepare(message: NewMessage, ids: IdSource) -> Ready:
     """The message as a queue takes it, with an id of its own. Raises `InvalidMessageError` if no queue can."""
     pointer = message.pointer(ids)
     deduplication_id = message.id if message.deduplication_id is None else message.deduplication_id
-    return Ready(pointer.id, outgoing_of(pointer, deduplication_id))
+    pool = message.pool_code
+    return Ready(pointer.id, outgoing_of(pointer, deduplication_id), DEFAULT_POOL if not pool.strip() else pool)
 
 
 def outgoing_of(pointer: MessagePointer, deduplication_id: str | None) -> Outgoing:
@@ -85,6 +88,13 @@ def outgoing_of(pointer: MessagePointer, deduplication_id: str | None) -> Outgoi
     check_names(pointer)
     check_pointer(pointer)
     check_name("deduplicationId", deduplication_id)
+    for what, name in (
+        ("id", pointer.id),
+        ("poolCode", pointer.pool_code),
+        ("messageGroupId", pointer.message_group_id),
+        ("deduplicationId", deduplication_id),
+    ):
+        refuse_nul(what, name)
     body = encode_pointer(pointer)
     if len(body) > MAX_BODY_BYTES:
         raise InvalidMessageError(f"the message has {len(body)} bytes, more than the {MAX_BODY_BYTES} allowed")

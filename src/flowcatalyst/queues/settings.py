@@ -89,7 +89,7 @@ class QueueSettings(Section):
         try:
             parse_queue_uri(value)
         except ConfigurationError as error:
-            raise ValueError(f"is wrong: {error}") from None
+            raise ValueError(f"is wrong: {str(error).replace('its queueUri', 'it', 1)}") from None
         return value
 
     def config(self) -> QueueConfig:

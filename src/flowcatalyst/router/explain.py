@@ -36,7 +36,7 @@ def explain(
     if first is not delivery:
         return Wait(f"its turn in group {delivery.group}", behind=first.pointer.id, until=held_until)
     if busy:
-        return Wait(f"the answer to attempt {delivery.tries}", under_way=True)
+        return Wait(f"the answer to attempt {delivery.number}", under_way=True)
     if held_until is not None:
         return Wait(delivery.waits_for, until=held_until)
     if gate is not None:

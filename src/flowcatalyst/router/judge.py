@@ -40,7 +40,7 @@ class Judge:
                 message=delivery.pointer.id,
                 group=delivery.group,
                 pool=self._code,
-                attempt=delivery.tries,
+                attempt=delivery.number,
             )
 
     def judge(self, delivery: Delivery, outcome: Outcome, limits: PoolLimits, duration_s: float) -> Verdict:

@@ -1,10 +1,11 @@
 """The numbers of a pool, and which they may be: settings, documents, scenarios and the API all go by this. Pure."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import ClassVar, Final
 
+from flowcatalyst.core.message import DEFAULT_POOL
 from flowcatalyst.router.groups import FailureScope
 
 CAPACITY_PER_SLOT: Final = 20
@@ -29,6 +30,11 @@ def problem_with_retry_statuses(statuses: Iterable[int]) -> str:
     """The end of a sentence about the first that no pool may retry; empty if all are fine."""
     wrong = sorted(set(statuses) - RETRYABLE)
     return f"has {wrong[0]}: only {RETRYABLE_IN_WORDS} are allowed" if wrong else ""
+
+
+def as_text(value: object) -> object:
+    """Who writes a status as the number that it is means the same."""
+    return str(value) if type(value) is int else value
 
 
 @dataclass(slots=True, frozen=True)
@@ -80,3 +86,8 @@ class PoolShare(PoolLimits):
 
 
 DEFAULT_POOL_LIMITS: Final = PoolLimits(concurrency=20)  # of the default pool where nobody configured it
+
+
+def unconfigured_pools(configured: Collection[str]) -> dict[str, PoolLimits]:
+    """What is made although nobody configured it, when a message needs it: the default pool."""
+    return {} if DEFAULT_POOL in configured else {DEFAULT_POOL: DEFAULT_POOL_LIMITS}

@@ -201,7 +201,7 @@ class GroupOutages:
             if not one.tries or one.attempt_at > now - self.limit_s or not one.ordered or not one.blocks_group:
                 continue
             if not self._groups.knows(one) and one.pool in pools and pools[one.pool].has(one):
-                group, detail = one.group or "", f"attempt {one.tries} has not ended"
+                group, detail = one.group or "", f"attempt {one.number} has not ended"
                 yield BlockedGroup(group, one.pool, one.broker_id, one.pointer.id, one.attempt_at, now, detail)
 
 

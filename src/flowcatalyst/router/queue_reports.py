@@ -7,7 +7,7 @@ import structlog
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.message import Severity
-from flowcatalyst.core.warnings import WarningBook, WarningCode
+from flowcatalyst.core.warnings import MAX_MESSAGE_CHARS, WarningBook, WarningCode, WarningFilter
 from flowcatalyst.queues.contract import Loss, Queue
 from flowcatalyst.router.settler import Settler
 
@@ -71,9 +71,20 @@ class QueueReports:
     def _tell_of_losses(self) -> None:
         while losses := self._queue.losses:
             loss = losses.pop(0)
+            if loss.withdrawn:
+                self._withdraw(loss)
+                continue
             in_hand = self._settler.in_hand
             had = f"; {in_hand} of its messages were in this router" if in_hand else ""
             text = f"queue {self._queue.name}: {loss.text}{had}"
             self.losses.append(Loss(text, loss.messages))
             self._warnings.add(WarningCode.MESSAGES_LOST, Severity.ERROR, text, "consumer")
             log.error("messages_lost", action="messages_lost", queue=self._queue.name, loss=text, in_hand=in_hand)
+
+    def _withdraw(self, again: Loss) -> None:
+        begins = f"queue {self._queue.name}: {again.text}"
+        for loss in [loss for loss in self.losses if loss.text.startswith(begins)]:
+            self.losses.remove(loss)
+            told = WarningFilter(code=WarningCode.MESSAGES_LOST, source="consumer", text=loss.text[:MAX_MESSAGE_CHARS])
+            self._warnings.acknowledge_all(told)
+            log.warning("loss_withdrawn", action="loss_withdrawn", queue=self._queue.name, loss=loss.text)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,10 +56,10 @@ class Run:
     errors: list[str]  # what broke inside in a way nobody planned
 
 
-def run_scenario(scenario: Scenario, seed: int) -> Run:
-    """Play a scenario to its end. One seed always gives one run."""
+def run_scenario(scenario: Scenario, seed: int, tell: Callable[[float], None] = lambda now: None) -> Run:
+    """Play a scenario to its end. One seed always gives one run. `tell` hears every virtual second what time it is."""
     with quiet_logs():
-        return run_seeded(seed, partial(_live, scenario=scenario, seed=seed))
+        return run_seeded(seed, partial(_live, scenario=scenario, seed=seed, tell=tell))
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def quiet_logs() -> Iterator[None]:
         structlog.configure(**before)
 
 
-async def _live(loop: SeededLoop, scenario: Scenario, seed: int) -> Run:
+async def _live(loop: SeededLoop, scenario: Scenario, seed: int, tell: Callable[[float], None]) -> Run:
     errors: list[str] = []
     loop.set_exception_handler(lambda _, context: errors.append(str(context.get("exception") or context["message"])))
     behaviours = {
@@ -89,7 +89,7 @@ async def _live(loop: SeededLoop, scenario: Scenario, seed: int) -> Run:
         visibility_s=scenario.queue.visibility_s,
         max_batch=scenario.queue.max_batch,
     )
-    operator = _Operator(world, scenario)
+    operator = _Operator(world, scenario, tell)
     looking = loop.create_task(operator.look())
     publishing = loop.create_task(_publish(queue, scenario, seed))
     await operator.work()
@@ -119,8 +119,9 @@ async def _publish(queue: LargeQueue, scenario: Scenario, seed: int) -> None:
 class _Operator:
     """Starts the router, does to it what the scenario says, and looks at it once a second."""
 
-    def __init__(self, world: World, scenario: Scenario) -> None:
+    def __init__(self, world: World, scenario: Scenario, tell: Callable[[float], None]) -> None:
         self.observed = Observed()
+        self._tell = tell
         self._world = world
         self._scenario = scenario
         self._pools: dict[str, PoolSettings] = {pool.code: pool for pool in scenario.pools}
@@ -159,6 +160,7 @@ class _Operator:
     async def look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
+            self._tell(self._world.loop.time())
             engine = self._world.engine
             if engine is None:
                 continue

@@ -6,6 +6,9 @@ from typing import Any
 import pytest
 from proton import Message, symbol
 
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.errors import InvalidMessageError
+from flowcatalyst.queues.address import AmqpAddress
 from flowcatalyst.queues.amqp import message as amqp_message
 from flowcatalyst.queues.amqp import queue as activemq
 from flowcatalyst.queues.amqp import takeover as activemq_takeover
@@ -252,3 +255,11 @@ async def test_a_message_that_cannot_be_sent_again_waits_here(
     [again] = await take(queue, 1)
     assert (again.body, again.receive_count) == ("a1", 2)
     assert await queue.ack([again]) == [OK]
+
+
+async def test_activemq_is_handed_no_group_that_proton_would_cut_off() -> None:
+    queue = activemq.ActiveMqQueue(
+        "q", AmqpAddress((("127.0.0.1", 9),), "q"), SystemClock(), login=activemq.AmqpLogin()
+    )
+    with pytest.raises(InvalidMessageError, match=r"^group has a NUL character"):
+        await queue.publish([Outgoing("{}", "a\0b")])

@@ -17,7 +17,7 @@ from flowcatalyst.core.message import DispatchMode
 from flowcatalyst.queues.address import shown_uri
 from flowcatalyst.queues.raw import Missing, RawConfig
 from flowcatalyst.router.groups import FailureScope
-from flowcatalyst.router.limits import PoolLimits, Success
+from flowcatalyst.router.limits import PoolLimits, Success, unconfigured_pools
 
 Value = int | str | bool | list[int] | None
 
@@ -130,7 +130,8 @@ class ReloadReport(msgspec.Struct, rename="camel"):
 @get("/monitoring/config", tags=["Monitoring"], summary="The configuration in force")
 async def get_config(app: TheApp) -> ConfigView:
     """Pools with their limits in force, queues, and where both come from: default, file, environment or sync. Where a
-    PUT changed a pool, changedByApi has what is configured. A standby has them too, ready to begin."""
+    PUT changed a pool, changedByApi has what is configured. DEFAULT-POOL is among them also where nobody configured it:
+    it is made when a message needs it. A standby has them too, ready to begin."""
     sync = app.sync
     return ConfigView(
         synced=sync is not None,
@@ -151,10 +152,11 @@ def _pools(app: ServedRouter) -> list[ConfiguredPool]:
     source = Origin.SYNC if app.sync is not None else origin_of(app.settings, "pools")
     at_work = app.router.pools if app.at_work else {}
     shown = []
-    for code, limits in app.config.pools.items():
-        view = configured = ConfiguredPool.of(code, limits, source)
+    for code, limits in {**app.config.pools, **unconfigured_pools(app.config.pools)}.items():
+        origin = source if code in app.config.pools else Origin.DEFAULT
+        view = configured = ConfiguredPool.of(code, limits, origin)
         if (pool := at_work.get(code)) is not None and pool.configured != limits:
-            view = ConfiguredPool.of(code, pool.configured, source)
+            view = ConfiguredPool.of(code, pool.configured, origin)
             now = msgspec.to_builtins(view)
             before = msgspec.to_builtins(configured)
             view.changed_by_api = {name: value for name, value in before.items() if value != now[name]}

@@ -1,6 +1,6 @@
 """POST /api/messages: the way in."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import StrEnum
 from http import HTTPStatus
 from typing import Annotated, Any, Final
@@ -18,7 +18,8 @@ from flowcatalyst.api.problems import PROBLEM_MEDIA_TYPE, Problem, ProblemError
 from flowcatalyst.control.audit import AuditAction
 from flowcatalyst.core.clock import IdSource
 from flowcatalyst.core.errors import InvalidMessageError
-from flowcatalyst.core.message import MAX_NAME_CHARS
+from flowcatalyst.core.message import DEFAULT_POOL, MAX_NAME_CHARS
+from flowcatalyst.queues.address import EmbeddedAddress, parse_queue_uri
 from flowcatalyst.queues.contract import Published, Publisher
 from flowcatalyst.queues.intake import NewMessage, Ready, prepare
 
@@ -39,6 +40,7 @@ class MessageResult(msgspec.Struct, rename="camel", omit_defaults=True):
     status: PublishStatus
     broker_id: str | None = None
     error: str | None = None
+    note: str | None = None  # what its sender may not have meant
 
 
 class PublishResults(msgspec.Struct, rename="camel"):
@@ -126,13 +128,16 @@ async def send_messages(
         others = f"the queues are: {', '.join(names)}" if names else "there are no queues"
         raise ProblemError(HTTPStatus.NOT_FOUND, f"there is no queue {queue!r}; {others}")
     if (configured := app.config.queues.get(queue)) is not None and configured.raw is not None:
-        detail = f"queue {queue!r} is raw: its bodies go to its own target, so publish to it at its broker"
+        embedded = isinstance(parse_queue_uri(configured.uri), EmbeddedAddress)
+        how = f"with flowcatalyst publish --queue {queue} --payload ..." if embedded else "at its broker"
+        detail = f"queue {queue!r} is raw: its bodies go to its own target, so publish to it {how}"
         raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
     asked = await read_json(request, _body_decoder)
     if isinstance(asked, NewMessage):
         ready = prepare(asked, app.ids)
+        results = await _publish(publisher, [ready], app.config.pools)
         app.audit.add_up(actor_of(request), AuditAction.PUBLISH, f"queue {queue}", 1)
-        return await _publish(publisher, [ready])
+        return results
     if not 1 <= len(asked) <= MAX_MESSAGES:
         raise ProblemError(
             HTTPStatus.BAD_REQUEST, f"a list has to have 1 to {MAX_MESSAGES} messages, and this one has {len(asked)}"
@@ -141,9 +146,9 @@ async def send_messages(
     rejected = [item for item in items if isinstance(item, MessageResult)]
     if len(rejected) == len(items):
         raise NoneAcceptedError(rejected)
-    # Before they are published: after a failure some may be in the queue.
+    results = await _publish(publisher, items, app.config.pools)
     app.audit.add_up(actor_of(request), AuditAction.PUBLISH, f"queue {queue}", len(items) - len(rejected))
-    return await _publish(publisher, items)
+    return results
 
 
 def _prepare_item(raw: msgspec.Raw, ids: IdSource) -> Ready | MessageResult:
@@ -163,11 +168,13 @@ def _id_in(item: bytes) -> str | None:
     return found if found is None else found[:MAX_NAME_CHARS]
 
 
-async def _publish(publisher: Publisher, items: Sequence[Ready | MessageResult]) -> PublishResults:
+async def _publish(
+    publisher: Publisher, items: Sequence[Ready | MessageResult], pools: Collection[str]
+) -> PublishResults:
     """Publish what is ready in one call and put the results where the messages were."""
     ready = [item for item in items if isinstance(item, Ready)]
     published = iter(await publisher.publish([item.outgoing for item in ready]))
-    results = [_result(item, next(published)) if isinstance(item, Ready) else item for item in items]
+    results = [_result(item, next(published), pools) if isinstance(item, Ready) else item for item in items]
     counts = {status: sum(one.status is status for one in results) for status in PublishStatus}
     return PublishResults(
         results,
@@ -177,6 +184,8 @@ async def _publish(publisher: Publisher, items: Sequence[Ready | MessageResult])
     )
 
 
-def _result(item: Ready, published: Published) -> MessageResult:
+def _result(item: Ready, published: Published, pools: Collection[str]) -> MessageResult:
+    is_known = item.pool in pools or item.pool == DEFAULT_POOL or not pools  # those of a config URL may yet come
+    note = None if is_known else f"there is no pool {item.pool!r} now: {DEFAULT_POOL} will take it"
     status = PublishStatus.DUPLICATE if published.duplicate else PublishStatus.ACCEPTED
-    return MessageResult(item.id, status, broker_id=published.broker_id or None)
+    return MessageResult(item.id, status, broker_id=published.broker_id or None, note=note)

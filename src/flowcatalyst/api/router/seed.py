@@ -1,6 +1,6 @@
 """POST /api/seed/messages: a sender to try the router out with."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -92,8 +92,16 @@ async def seed_messages(
     )
     if queue not in (*app.queues, RANDOM):
         queue = next(iter(app.queues))  # where what names a pool by a queue that is not there goes
-    app.audit.add_up(actor_of(request), AuditAction.SEED, f"queue {queue}", wanted)
-    published = await _publish(app, list(seed.messages(wanted)))
+    published = 0
+    try:
+        async for number in _publish(app, list(seed.messages(wanted))):
+            published += number
+    except QueueUnavailableError as error:
+        detail = f"{error}; at least {published} of {wanted} messages were published before that"
+        raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail) from None
+    finally:
+        if published:
+            app.audit.add_up(actor_of(request), AuditAction.SEED, f"queue {queue}", published)
     return SeedResult(seed.run, wanted, queue, endpoint, mode, published)
 
 
@@ -115,21 +123,16 @@ def _targets_meant(endpoint: str, router_url: str) -> list[str]:
         raise _wrong("endpoint", str(error)) from None
 
 
-async def _publish(app: ServedRouter, messages: Sequence[tuple[str, Outgoing]]) -> int:
+async def _publish(app: ServedRouter, messages: Sequence[tuple[str, Outgoing]]) -> AsyncIterator[int]:
+    """How many were published, as they are."""
     raw = [name for name, config in app.config.queues.items() if config.raw is not None]
     first_queue = next(queue for name, queue in app.queues.items() if name not in raw)
-    published = 0
     for start in range(0, len(messages), CHUNK):
         by_queue: dict[str, list[Outgoing]] = {}
         for name, message in messages[start : start + CHUNK]:
             by_queue.setdefault(name, []).append(message)
         for name, chunk in by_queue.items():
-            try:
-                published += len(await app.queues.get(name, first_queue).publish(chunk))
-            except QueueUnavailableError as error:
-                detail = f"{error}; at least {published} of {len(messages)} messages were published before that"
-                raise ProblemError(HTTPStatus.SERVICE_UNAVAILABLE, detail) from None
-    return published
+            yield len(await app.queues.get(name, first_queue).publish(chunk))
 
 
 def _wrong(field: str, detail: str) -> ProblemError:

@@ -1,5 +1,6 @@
 """What an AMQP 1.0 message means to the router: its text, its group, who it is, and how often it failed."""
 
+import atexit
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -32,12 +33,13 @@ class Content:
     is_copy: bool = False
 
 
-_reused = Message()  # making one costs half as much as decoding into it
+_reused = [Message()]  # making one costs half as much as decoding into it
+atexit.register(_reused.clear)  # while Proton is whole: later its destructor would complain
 
 
 def read(raw: bytes) -> Content:
     """Never fails: what cannot be decoded is handed over as it is, and becomes a dead letter."""
-    message = _reused
+    message = _reused[0]
     try:
         message.decode(raw)
     except Exception:  # Proton and its codecs raise a dozen kinds, and this is foreign input

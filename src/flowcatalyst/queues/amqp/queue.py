@@ -27,7 +27,7 @@ from uuid import uuid4
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError
-from flowcatalyst.core.message import Capabilities, Delivery, Settled
+from flowcatalyst.core.message import Capabilities, Delivery, Settled, refuse_nul
 from flowcatalyst.queues.address import AmqpAddress
 from flowcatalyst.queues.amqp.connection import DELETED, IDLE_S, AmqpConnection, AmqpError, AmqpLostError, Arrival
 from flowcatalyst.queues.amqp.errors import reason
@@ -148,6 +148,7 @@ class ActiveMqQueue:
         """Append messages, in order. They are durable when this returns; if it fails, the first ones may be, too."""
         for message in messages:
             check_outgoing(message)
+            refuse_nul("group", message.group)  # Proton would end it there, and two groups would become one
         if not messages:
             return []
         ids = [uuid4().hex for _ in messages]

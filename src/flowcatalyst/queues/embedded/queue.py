@@ -57,6 +57,7 @@ class EmbeddedQueue:
         self.setup_warnings: Sequence[str] = ()
         self.calls: Mapping[str, int] = {}
         self.losses: list[Loss] = []
+        self._noted = ""  # the text of one that may be withdrawn
         self.capabilities = Capabilities(
             ordered_redelivery=True,
             locks_groups=True,
@@ -102,6 +103,12 @@ class EmbeddedQueue:
     def note_loss(self, what: str, messages: int) -> None:
         text = f"{what}; it held {messages} messages, which are delivered until the router stops and are gone then"
         self.losses.append(Loss(text, messages))
+        self._noted = text
+
+    def withdraw_loss(self) -> None:
+        if self._noted:
+            self.losses.append(Loss(self._noted, 0, withdrawn=True))
+            self._noted = ""
 
     def wake(self) -> None:
         """Make those who wait in `receive` look again."""

@@ -33,6 +33,9 @@ class Listener(Protocol):
     def note_loss(self, what: str, messages: int) -> None:
         """The file is gone, with so many messages of this queue."""
 
+    def withdraw_loss(self) -> None:
+        """The file is back."""
+
 
 class OwnerLock:
     """A locked file beside the database says that its owner lives; the kernel unlocks it when the process dies."""
@@ -184,6 +187,9 @@ class EmbeddedStore:
             for queue in list(self.queues):
                 depth = await self.writer.read(partial(embedded_jobs.depth, queue=queue.name, now=self.now()))
                 queue.note_loss(self.moved, depth.waiting + depth.leased + depth.delayed)
+        if before and not self.moved:
+            for queue in self.queues:
+                queue.withdraw_loss()
 
     async def reap(self) -> None:
         """Give back what owners that died without closing had leased."""

@@ -26,6 +26,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumps.skipped_s
 
+    def stand_still(self, seconds: float) -> None:
+        """Time passes and nobody runs, as in a process that was stopped by a signal."""
+        self._jumps.skipped_s += seconds
+
+
+def stand_still(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.stand_still(seconds)
+
 
 class VirtualClock:
     """A `Clock` on the time of the running virtual loop."""

@@ -19,6 +19,7 @@ from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.core.warnings import WarningCode, WarningShelf
 from flowcatalyst.queues.contract import Loss, Queue
 from flowcatalyst.queues.raw import POINTERS, Reader
+from flowcatalyst.router import standstill
 from flowcatalyst.router.blocked import BlockedGroups
 from flowcatalyst.router.breaker import Breakers
 from flowcatalyst.router.consumer import Consumer
@@ -40,6 +41,7 @@ from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.pool_tools import AttemptLog, Attempts, DeadLetterSink, PoolTools
 from flowcatalyst.router.router import Router
 from flowcatalyst.router.settler import Settler
+from flowcatalyst.router.standstill import Standstill
 from flowcatalyst.router.tracker import InFlightTracker
 from flowcatalyst.router.watch import (
     BACKLOG_PERIOD_S,
@@ -93,11 +95,18 @@ class Engine:
         self.breakers = Breakers()
         self.router = Router(self.tracker, warnings, self._make_pool)
         self._blocked = BlockedGroups()
+        self._standstill = Standstill(clock, warnings)
         self.endpoint_outages = EndpointOutages(
-            self.breakers, self.router.all_pools, clock, warnings, outages.endpoint_down_s
+            self.breakers, self.router.all_pools, clock, warnings, outages.endpoint_down_s, self._standstill
         )
         self.group_outages = GroupOutages(
-            self._blocked, self.tracker, self.router.all_pools, clock, warnings, outages.group_blocked_s
+            self._blocked,
+            self.tracker,
+            self.router.all_pools,
+            clock,
+            warnings,
+            outages.group_blocked_s,
+            self._standstill,
         )
         self.failures = FailureMemory()
         self.settlers: dict[str, Settler] = {}
@@ -157,6 +166,7 @@ class Engine:
         self._add_watches()
         for name, queue in queues.items():
             self.add_queue(name, queue, (connections or {}).get(name, 1), (readers or {}).get(name, POINTERS))
+        self._standstill.begin()
         self.watches.start(self._tasks)
         log.info("router_started", action="router_started", queues=list(queues), pools=list(pools))
 
@@ -175,6 +185,7 @@ class Engine:
         watches.add("endpoints", ENDPOINT_PERIOD_S, self.endpoint_outages.look)
         watches.add("blocked groups", GROUP_PERIOD_S, self.group_outages.look)
         watches.add("pool windows", WINDOW_PERIOD_S, self._take_window_snapshots)
+        watches.add("standstills", standstill.PERIOD_S, self._standstill.look)
 
     async def _take_window_snapshots(self) -> None:
         now = self._clock.monotonic()
@@ -206,7 +217,7 @@ class Engine:
             self._warnings.add(WarningCode.QUEUE_SETUP, Severity.WARN, text, "engine")
         settler = self.settlers[name] = Settler(queue, self.tracker)
         self.consumers[name] = Consumer(
-            queue, settler, self.router, self._dead_letters, self._warnings, self._clock, reader
+            queue, settler, self.router, self._dead_letters, self._warnings, self._clock, reader, self._standstill
         )
         self._settling[settler] = self._supervisor.spawn(self._tasks, f"settle {name}", settler.run)
         self._consuming[name] = []
@@ -297,6 +308,8 @@ class Engine:
         await self._requeue_the_rest()
         await self._slots.cancel()
         await self._tasks.cancel()
+        self.endpoint_outages.close()
+        self.group_outages.close()
         self.stopped_clean = not self.unsettled
         seconds = round(self._clock.monotonic() - started, 3)
         log.info("router_stopped", action="router_stopped", seconds=seconds, left=self.unsettled)

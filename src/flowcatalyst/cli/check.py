@@ -11,7 +11,7 @@ import msgspec
 import typer
 import uvloop
 
-from flowcatalyst.app.data_folder import problem_with_folder
+from flowcatalyst.app.data_folder import lack_of_space, problem_with_folder, removed_files
 from flowcatalyst.app.router import config_of
 from flowcatalyst.cli.queue_access import counted
 from flowcatalyst.cli.run import DataDir, Host, Port, SettingsFile
@@ -137,6 +137,8 @@ def _look_at_folder(folder: Path) -> Found:
     where = str(folder.absolute())
     if problem := problem_with_folder(folder):
         return Found("data folder", where, ok=False, said=problem, wrong=True)
+    if problem := lack_of_space(folder) or removed_files(folder):
+        return Found("data folder", where, ok=False, said=problem)
     if not folder.is_dir():
         return Found("data folder", where, ok=True, said="does not exist yet: the router makes it")
     files = sorted(folder.glob("*.db"))

@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import secrets
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
@@ -67,7 +68,9 @@ class OwnerLock:
         return False
 
     def remove(self) -> None:
-        self._path.unlink(missing_ok=True)
+        """The file may stay where the folder cannot be written any more: unlocked, it says nothing."""
+        with suppress(OSError):
+            self._path.unlink()
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

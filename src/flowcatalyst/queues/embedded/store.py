@@ -114,6 +114,7 @@ class EmbeddedStore:
         self._opening = asyncio.Lock()
         self._is_open = False
         self._inode: tuple[int, int] | None = None  # of the file that is open
+        self.others_alive = 0  # other processes that have the file open, when last looked for
         self.moved = ""  # what became of that file; empty: it is still where it was
 
     async def open(self) -> None:
@@ -183,7 +184,8 @@ class EmbeddedStore:
         if self.moved and not before:
             for queue in list(self.queues):
                 depth = await self.writer.read(partial(embedded_jobs.depth, queue=queue.name, now=self.now()))
-                queue.note_loss(self.moved, depth.waiting + depth.leased + depth.delayed)
+                if held := depth.waiting + depth.leased + depth.delayed:
+                    queue.note_loss(self.moved, held)
 
     async def reap(self) -> None:
         """Give back what owners that died without closing had leased."""
@@ -226,7 +228,9 @@ class EmbeddedStore:
 
     def _dead_owners(self, connection: Connection) -> list[str]:
         others = embedded_jobs.other_owners(connection, self.owner)
-        return [owner for owner in others if not OwnerLock(self.path, owner).is_held()]
+        dead = [owner for owner in others if not OwnerLock(self.path, owner).is_held()]
+        self.others_alive = len(others) - len(dead)
+        return dead
 
     def _forget_dead(self, dead: list[str], connection: Connection) -> None:
         embedded_jobs.forget(connection, dead, self.now(), self.delays)

@@ -342,8 +342,9 @@ async def test_what_is_over_is_no_reason_even_if_nobody_acknowledged_it(router: 
 async def test_an_endpoint_that_is_down_is_a_reason_and_its_breaker_no_second_one(router: Running) -> None:
     open_breaker(router, "http://shop.test/")
     since = router.app.clock.monotonic() - 300
-    router.app.engine.endpoint_outages.down["http://shop.test/"] = DownEndpoint(since, "HTTP 503")
-    await assert_one_reason(router, "WARNING", "endpoint", "http://shop.test/ has been down for 5 minutes: HTTP 503")
+    router.app.engine.endpoint_outages.down["http://shop.test/"] = DownEndpoint(since, "HTTP 503", since + 120)
+    text = "http://shop.test/ has been down for 5 minutes: HTTP 503; tried last 3 minutes ago"
+    await assert_one_reason(router, "WARNING", "endpoint", text)
 
 
 async def test_of_many_endpoints_that_are_down_some_are_named_and_the_others_counted(router: Running) -> None:

@@ -184,9 +184,15 @@ async def test_a_queue_is_asked_for_its_depth_and_neither_made_nor_read(tmp_path
         file.write_text(f'[[queues]]\nname = "q"\nuri = "{uri}"\n')
         for _ in range(2):  # it was not made the first time
             code, report = await check("--config", file, "--data-dir", tmp_path / "data")
-            assert code == 1
+            assert code == 0
             assert report["queues"][-1]["where"] == uri
-            assert "if it is missing the router makes it" in report["queues"][-1]["said"]
+            said = "stream ORDERS does not exist; the router makes it (create=true)"
+            assert report["queues"][-1]["said"] == said
+        file.write_text(f'[[queues]]\nname = "q"\nuri = "{uri.removesuffix("&create=true")}"\n')
+        code, report = await check("--config", file, "--data-dir", tmp_path / "data")
+        assert code == 1
+        assert report["queues"][-1]["said"].endswith("does not exist: create it, or add create=true to the address")
+        file.write_text(f'[[queues]]\nname = "q"\nuri = "{uri}"\n')
         clock = SystemClock()
         factory = QueueFactory(EmbeddedStore(tmp_path / "queue.db", clock), Settings(data_dir=tmp_path), clock)
         factory.add_publishers([QueueConfig("q", uri)])

@@ -222,8 +222,10 @@ async def _ask_queue(settings: Settings, config: QueueConfig, timeout_s: float) 
     except TimeoutError:
         return Found(config.name, where, ok=False, said=f"no answer within {timeout_s:g} s")
     except (QueueUnavailableError, StorageError) as error:
-        made = "; if it is missing the router makes it (create=true)" if config.uri != _as_it_is(config).uri else ""
-        return Found(config.name, where, ok=False, said=f"{error}{made}")
+        what, missing, _ = str(error).partition(": create it")
+        if missing and config.uri != _as_it_is(config).uri:
+            return Found(config.name, where, ok=True, said=f"{what}; the router makes it (create=true)")
+        return Found(config.name, where, ok=False, said=str(error))
 
 
 def _make(settings: Settings, config: QueueConfig) -> QueueFactory:

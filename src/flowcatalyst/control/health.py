@@ -120,7 +120,7 @@ def _endpoints(app: RouterView) -> Iterator[Reason]:
     now, down = app.clock.monotonic(), app.engine.endpoint_outages.down
     texts = [
         f"{name} {'has not accepted deliveries' if one.answers else 'has been down'} for {minutes(now - one.since)}: "
-        f"{one.reason}"
+        f"{one.reason}{'' if one.tried_at is None else f'; tried last {minutes(now - one.tried_at)} ago'}"
         for name, one in islice(down.items(), NAMED)
     ]
     yield from _named("endpoint", texts, len(down), "endpoint is down", "endpoints are down")

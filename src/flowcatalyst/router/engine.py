@@ -338,7 +338,24 @@ class Engine:
             ]
             log.warning("drain_timed_out", action="drain_timed_out", pools=left)
             for pool in pools:
+                self._log_cut_attempts(pool)
                 pool.cancel()
+
+    def _log_cut_attempts(self, pool: Pool) -> None:
+        """Their endpoints may have done what they were asked to, and get the message again."""
+        for delivery in self.tracker:
+            if delivery.pool == pool.code and pool.has(delivery) and pool.explain(delivery).under_way:
+                log.warning(
+                    "attempt_cut",
+                    action="attempt_cut",
+                    message=delivery.pointer.id,
+                    group=delivery.group,
+                    pool=pool.code,
+                    attempt=delivery.tries,
+                    verdict="nack",
+                    why="the router stopped before it was answered",
+                    seconds=round(self._clock.monotonic() - delivery.attempt_at, 3),
+                )
 
     async def _requeue_the_rest(self) -> None:
         """Let pending acks and nacks finish, then nack what the router still owns."""

@@ -57,6 +57,7 @@ class DownEndpoint:
 
     since: float  # monotonic
     why: str
+    tried_at: float | None = None  # monotonic; when the latest attempt ended that failed; None: they all hang
 
     @property
     def answers(self) -> bool:
@@ -122,7 +123,7 @@ class EndpointOutages:
                 continue
             if failing is not None and (known is not None or lasts):
                 since = failing.since if known is None else known.since
-                self.down[endpoint] = DownEndpoint(since, failing.detail[:MAX_DETAIL_CHARS])
+                self.down[endpoint] = DownEndpoint(since, failing.detail[:MAX_DETAIL_CHARS], failing.last_at)
             elif endpoint in hanging:
                 since = hanging[endpoint] if known is None else known.since
                 self.down[endpoint] = DownEndpoint(since, "its attempts get no answer")

@@ -180,7 +180,13 @@ class PostgresStore:
                     link = await self._linked()
                     sent_at = self.clock.monotonic()
                     beats = await owners.renew(link, session.owner, waits=waits)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except (
+                asyncpg.PostgresError,
+                asyncpg.InterfaceError,
+                asyncpg.InternalClientError,
+                OSError,
+                TimeoutError,
+            ) as error:
                 self.is_announced = False
                 await self._drop_link()
                 raise self.pool.translated(error) from None

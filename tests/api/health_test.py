@@ -17,8 +17,10 @@ from flowcatalyst.control.standby import StandbyState
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.core.message import Severity
-from flowcatalyst.core.warnings import WarningCode
+from flowcatalyst.core.warnings import WarningCode, WarningFilter
+from flowcatalyst.queues.contract import Loss
 from flowcatalyst.queues.embedded.queue import EmbeddedQueue
+from flowcatalyst.queues.embedded.store import EmbeddedStore
 from flowcatalyst.router.consumer import Consumer
 from flowcatalyst.router.outages import DownEndpoint
 from flowcatalyst.router.settler import Settler
@@ -26,7 +28,7 @@ from flowcatalyst.router.watch import SILENT_CONSUMER_S, Watch, Watches
 from tests.api.breakers_test import open_breaker
 from tests.api.resting import resting_standby, resting_sync
 from tests.api.running import Running, run_router, until
-from tests.support.http_servers import always, raw_server, reply
+from tests.support.http_servers import Gate, always, raw_server, reply
 
 PROBES = ("/health/live", "/health/ready", "/health/startup", "/health", "/monitoring/health")
 
@@ -117,6 +119,22 @@ async def test_a_router_that_stops_has_started_but_is_not_ready(router: Running)
     answer = await router.client.get("/health/ready")
     assert (answer.status, answer.json["checks"][0]["detail"]) == (503, "stopping")
     assert (await router.client.get("/health/startup")).status == 200
+    await assert_one_reason(router, "WARNING", "router", "the router is stopping: it takes no more messages")
+
+
+async def test_a_router_that_drains_says_for_how_many_attempts_it_waits(router: Running) -> None:
+    hangs = Gate()
+    async with raw_server(hangs) as server:
+        await router.send(mediationTarget=server.url())
+
+        async def has_begun() -> bool:
+            return router.app.router.pools["DEFAULT-POOL"].in_flight == 1
+
+        await until(has_begun)
+        router.app.engine.stopping = True
+        await assert_one_reason(router, "WARNING", "router", "is stopping, waits for 1 attempt in flight")
+        hangs.opened.set()
+        await router.until_settled()
 
 
 async def test_a_standby_is_up_ready_and_healthy(router: Running) -> None:
@@ -245,8 +263,54 @@ async def test_a_primary_that_cannot_reach_its_lock_is_a_warning(router: Running
 async def test_a_standby_that_cannot_reach_its_lock_is_degraded_since_it_cannot_take_over(router: Running) -> None:
     resting_standby(router).last_error = "Redis refuses the connection"
     router.app.at_work = False
-    await assert_one_reason(router, "DEGRADED", "standby", "Redis refuses")
+    await assert_one_reason(router, "DEGRADED", "standby", "Redis refuses", "no router is known to be at work since")
     assert (await health(router))["role"] == "standby"
+
+
+async def test_a_configuration_that_is_not_used_as_it_is_written_is_a_warning_until_it_is_corrected(
+    router: Running,
+) -> None:
+    warnings = router.app.warnings
+    for field in ("concurrncy", "rateLimt"):
+        warnings.add(WarningCode.CONFIG_REJECTED, Severity.WARN, f"pool A has an unknown field {field}", "config sync")
+    await assert_one_reason(router, "WARNING", "configuration", "2 entries are not used", "unknown field")
+    warnings.acknowledge_all()
+    assert (await health(router))["status"] == "HEALTHY"
+
+
+async def test_of_several_losses_the_health_names_the_worst(router: Running) -> None:
+    for name, messages in (("high", 3), ("default", 70), ("low", 1)):
+        reports = router.app.consumers[name].reports
+        reports._queue.losses.append(Loss(f"it held {messages} messages", messages))
+        reports._tell_of_losses()
+    await assert_one_reason(router, "WARNING", "messages", "3 warnings, the worst: queue default: it held 70 messages")
+
+
+async def test_another_process_on_the_same_queue_file_is_told_if_it_stays(router: Running) -> None:
+    other = EmbeddedStore(router.app.store.path, SystemClock())
+    await other.open()
+    await router.app.store.reap()
+    shared, warnings = router.app.shared_file, router.app.warnings
+    await shared.look()
+    assert (await health(router))["status"] == "HEALTHY"  # a command may have it open for a moment
+    await shared.look()
+    await shared.look()
+    await assert_one_reason(router, "WARNING", "storage", "another process has the queue file", "its own limits")
+    [told] = warnings.recent(WarningFilter(code=WarningCode.QUEUE_SETUP, acknowledged=False))
+    assert (told.source, told.count) == ("queue file", 1)
+    await other.close()
+    await router.app.store.reap()
+    await shared.look()
+    assert (await health(router))["status"] == "HEALTHY"
+    assert warnings.recent(WarningFilter(code=WarningCode.QUEUE_SETUP, acknowledged=False)) == []
+
+
+async def test_routers_that_share_a_standby_lock_may_share_a_queue_file(router: Running) -> None:
+    resting_standby(router)
+    router.app.store.others_alive = 1
+    for _ in range(3):
+        await router.app.shared_file.look()
+    assert (await health(router))["status"] == "HEALTHY"
 
 
 async def test_a_watcher_that_is_late_is_a_warning(router: Running) -> None:
@@ -278,8 +342,9 @@ async def test_what_is_over_is_no_reason_even_if_nobody_acknowledged_it(router: 
 async def test_an_endpoint_that_is_down_is_a_reason_and_its_breaker_no_second_one(router: Running) -> None:
     open_breaker(router, "http://shop.test/")
     since = router.app.clock.monotonic() - 300
-    router.app.engine.endpoint_outages.down["http://shop.test/"] = DownEndpoint(since, "HTTP 503")
-    await assert_one_reason(router, "WARNING", "endpoint", "http://shop.test/ has been down for 5 minutes: HTTP 503")
+    router.app.engine.endpoint_outages.down["http://shop.test/"] = DownEndpoint(since, "HTTP 503", since + 120)
+    text = "http://shop.test/ has been down for 5 minutes: HTTP 503; tried last 3 minutes ago"
+    await assert_one_reason(router, "WARNING", "endpoint", text)
 
 
 async def test_of_many_endpoints_that_are_down_some_are_named_and_the_others_counted(router: Running) -> None:

@@ -7,7 +7,7 @@ import pytest
 from flowcatalyst.api.router.in_flight import MAX_CHECKED
 from flowcatalyst.control.pool_settings import RetrySettings
 from tests.api.running import Running, on_idle_router, run_router, until
-from tests.support.http_servers import Gate, raw_server
+from tests.support.http_servers import Gate, always, raw_server, reply
 
 CHECK = "/monitoring/in-flight-messages/check"
 
@@ -171,6 +171,18 @@ async def test_a_check_tells_a_message_that_went_back_to_its_queue_from_one_that
             stuck,
             {"id": "never", **UNKNOWN},
         ]
+
+
+async def test_a_check_tells_that_a_message_was_nacked_whose_endpoint_asked_to_wait(router: Running) -> None:
+    async with raw_server(always(reply(429, b"", "Retry-After: 60"))) as server:
+        await router.send(id="later", mediationTarget=server.url())
+
+        async def is_back() -> bool:
+            return router.app.router.pools["DEFAULT-POOL"].stats.nacked == 1
+
+        await until(is_back)
+        later = {"id": "later", **UNKNOWN, "state": "NACKED", "failures": 0}
+        assert (await router.client.post(CHECK, {"ids": ["later"]})).json == [later]
 
 
 async def test_a_check_tells_a_dead_letter_as_long_as_it_is_kept(router: Running) -> None:

@@ -24,7 +24,7 @@ async def test_a_router_without_a_lock_is_always_primary(idle_router: Running) -
 
 async def test_a_standby_tells_who_is_at_work(router: Running) -> None:
     standby = resting_standby(router)
-    standby.holder, standby.since = "other-router", 1_700_000_000.0
+    standby._holder, standby.since = "other-router", 1_700_000_000.0
     standby.last_contact_at = router.app.clock.monotonic() - 3
     found = (await router.client.get(PATH)).json
     assert 3 <= found.pop("secondsSinceContact") < 30

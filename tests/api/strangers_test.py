@@ -170,6 +170,47 @@ async def test_chunks_of_one_byte_are_a_body_like_any_other(router: Running) -> 
         assert (await client.answer())[0] == 200
 
 
+def publishing(body: bytes, *, chunked: bool = False) -> bytes:
+    if not chunked:
+        return POST + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    chunks = [body[start : start + 5000] for start in range(0, len(body), 5000)]
+    sent = b"".join(b"%x\r\n%s\r\n" % (len(chunk), chunk) for chunk in chunks)
+    return POST + b"Transfer-Encoding: chunked\r\n\r\n" + sent + b"0\r\n\r\n"
+
+
+def large_messages(router: Running, count: int, payload_chars: int) -> bytes:
+    one = {"mediationTarget": router.receiver("fast"), "payload": {"text": "x" * payload_chars}}
+    return json.dumps([one] * count).encode()
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(("count", "payload_chars"), [(1, 70_000), (500, 100)])
+@pytest.mark.parametrize("pipelined", [False, True])
+async def test_the_bytes_of_a_large_body_do_not_count_as_head(
+    router: Running, chunked: bool, count: int, payload_chars: int, pipelined: bool
+) -> None:
+    request = publishing(large_messages(router, count, payload_chars), chunked=chunked)
+    assert len(request) > 64 * 1024
+    async with stranger(router) as client:
+        if pipelined:
+            client.send(request * 3 + LIVE)
+        for _ in range(3):
+            if not pipelined:
+                client.send(request)
+            assert (await client.answer())[0] == 202
+        if not pipelined:
+            client.send(LIVE)
+        assert (await client.answer())[0] == 200
+
+
+async def test_a_head_of_64_kib_is_read_behind_a_large_body(router: Running) -> None:
+    start, end = b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ", b"\r\n\r\n"
+    head = start + b"x" * (64 * 1024 - len(start) - len(end)) + end
+    async with stranger(router) as client:
+        client.send(publishing(large_messages(router, 1, 70_000)) + head)
+        assert [(await client.answer())[0] for _ in range(2)] == [202, 200]
+
+
 async def test_a_body_that_nobody_wants_is_read_for_a_moment_only(tmp_path: Path) -> None:
     async with run_router(tmp_path) as router, stranger(router) as client:
         client.send(b"POST /nothing-here HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000000\r\n\r\n")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from flowcatalyst.core.message import DEFAULT_POOL
-from flowcatalyst.core.warnings import WarningCode
+from flowcatalyst.core.warnings import WarningCode, WarningFilter
 from flowcatalyst.http.interpret import interpret
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.router import policy
@@ -282,6 +282,8 @@ async def test_statuses_of_the_pool_setting_are_retried_in_order_instead_of_beco
     assert world.started("l") == ["l1"] * 5 + ["l2"]
     assert world.started("s") == ["s1", "s2"]
     assert world.dead_letters.letters == [("s1", "HTTP 404")]
+    told = world.warnings.recent(WarningFilter(code=WarningCode.CONFIGURATION))
+    assert [one.count for one in told] == [1]  # of the pool that does not expect it
 
 
 @any_kind

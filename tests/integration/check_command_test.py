@@ -171,6 +171,22 @@ async def test_a_damaged_file_of_the_data_folder_is_code_1(tmp_path: Path) -> No
     assert report["others"][0]["said"].startswith("queue.db cannot be read: ")
 
 
+async def test_a_queue_that_was_removed_under_its_router_is_code_1_and_not_backed_up(tmp_path: Path) -> None:
+    store = EmbeddedStore(tmp_path / "queue.db", SystemClock())
+    await store.open()
+    (tmp_path / "queue.db").unlink()
+    code, report = await check("--data-dir", tmp_path)
+    assert (code, report["others"][0]["ok"]) == (1, False)
+    assert "queue.db was removed while a process has it open" in report["others"][0]["said"]
+    file = tmp_path / "backup.tar"
+    code, _, errors = await run_cli("backup", file, "--data-dir", tmp_path)
+    assert code == 1
+    assert errors.count("\n") == 1
+    assert "there would be no backup of all data" in errors
+    assert not file.exists()
+    await store.close()
+
+
 async def test_pools_and_queues_come_from_the_config_source_if_there_is_one(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -205,9 +221,15 @@ async def test_a_queue_is_asked_for_its_depth_and_neither_made_nor_read(tmp_path
         file.write_text(f'[[queues]]\nname = "q"\nuri = "{uri}"\n')
         for _ in range(2):  # it was not made the first time
             code, report = await check("--config", file, "--data-dir", tmp_path / "data")
-            assert code == 1
+            assert code == 0
             assert report["queues"][-1]["where"] == uri
-            assert "if it is missing the router makes it" in report["queues"][-1]["said"]
+            said = "stream ORDERS does not exist; the router makes it (create=true)"
+            assert report["queues"][-1]["said"] == said
+        file.write_text(f'[[queues]]\nname = "q"\nuri = "{uri.removesuffix("&create=true")}"\n')
+        code, report = await check("--config", file, "--data-dir", tmp_path / "data")
+        assert code == 1
+        assert report["queues"][-1]["said"].endswith("does not exist: create it, or add create=true to the address")
+        file.write_text(f'[[queues]]\nname = "q"\nuri = "{uri}"\n')
         clock = SystemClock()
         factory = QueueFactory(EmbeddedStore(tmp_path / "queue.db", clock), Settings(data_dir=tmp_path), clock)
         factory.add_publishers([QueueConfig("q", uri)])

@@ -328,3 +328,6 @@ async def test_a_drain_that_takes_too_long_says_what_each_pool_still_has() -> No
         await engine.stop()
     [line] = [line for line in logged if line["event"] == "drain_timed_out"]
     assert line["pools"] == ["DEFAULT-POOL: 1 attempt in flight, 4 messages waiting"]
+    [cut] = [line for line in logged if line["event"] == "attempt_cut"]
+    assert (cut["message"], cut["pool"], cut["attempt"], cut["verdict"]) == ("m0", DEFAULT_POOL, 1, "nack")
+    assert cut["seconds"] >= 30

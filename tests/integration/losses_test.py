@@ -317,10 +317,12 @@ async def test_a_file_of_embedded_queues_that_is_removed_is_told_of_and_what_it_
     monkeypatch.setattr("flowcatalyst.queues.embedded.store.REAP_EVERY_S", 0.1)
     witness = Witness()
     async with witness.running():
-        app = App(load_settings(data_dir=tmp_path, embedded={"queues": [QUEUE]}))
+        app = App(load_settings(data_dir=tmp_path, embedded={"queues": ["empty", QUEUE]}))
         async with app.running():
             outgoing = messages(witness.url, groups=3, per_group=10)
+            witness.script = {"run.g0.1": ["hang"]}
             await app.queues[QUEUE].publish(outgoing)
+            await witness.until_arrived(1)
             remove(tmp_path)
             if replaced:
                 (tmp_path / "queue.db").write_bytes(b"")
@@ -329,10 +331,13 @@ async def test_a_file_of_embedded_queues_that_is_removed_is_told_of_and_what_it_
             assert f"queue.db {what} while it was open: put it back, and do not stop the router" in warning.message
             with pytest.raises(Exception, match="while it was open"):
                 await app.queues[QUEUE].publish(outgoing[:1])
+            witness.end_hanging("ok")
             await witness.until_acked(len(outgoing))
             async with asyncio.timeout(TOLD_WITHIN_S):
                 while "while it was open" not in app.consumers[QUEUE].reports.last_error:
                     await asyncio.sleep(0.05)
+            [of] = app.warnings.recent(WarningFilter(code=WarningCode.MESSAGES_LOST))
+            assert of.message.startswith(f"queue {QUEUE}: ")
 
 
 async def test_a_file_that_is_put_back_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +348,9 @@ async def test_a_file_that_is_put_back_is_used_again(tmp_path: Path, monkeypatch
         async with app.running():
             moved = tmp_path / "moved.db"
             (tmp_path / "queue.db").rename(moved)
-            await lost_warning(app)
+            async with asyncio.timeout(TOLD_WITHIN_S):
+                while not app.store.moved:
+                    await asyncio.sleep(0.05)
             moved.rename(tmp_path / "queue.db")
             async with asyncio.timeout(TOLD_WITHIN_S):
                 while app.store.moved:

@@ -50,6 +50,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             future.set_result(None)
         return bool(held)
 
+    def stand_still(self, seconds: float) -> None:
+        """Time passes and nobody runs, as in a process that was stopped by a signal."""
+        self._jumps.skipped_s += seconds
+
 
 async def until(condition: Callable[[], bool]) -> None:
     """Return when the condition holds: on virtual time at the very time, on real time within milliseconds."""
@@ -58,6 +62,12 @@ async def until(condition: Callable[[], bool]) -> None:
         await loop.until(condition)
     while not condition():
         await asyncio.sleep(0.01)
+
+
+def stand_still(seconds: float) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.stand_still(seconds)
 
 
 class VirtualClock:

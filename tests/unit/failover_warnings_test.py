@@ -75,6 +75,26 @@ async def test_work_that_fails_again_and_again_is_no_failover() -> None:
     await router.stop()
 
 
+async def test_a_router_whose_lock_must_have_run_out_is_not_shown_as_its_holder() -> None:
+    server = LockServer()
+    first, second = RouterOnStandby(server, "a"), RouterOnStandby(server, "b")
+    await asyncio.sleep(5)
+    server.down = "Redis refuses connections"
+    await asyncio.sleep(10)
+    assert (first.standby.holder, second.standby.holder) == ("a", "a")
+    assert (first.standby.nobody_since, second.standby.nobody_since) == (None, None)
+    await asyncio.sleep(TTL_S)
+    assert (first.standby.holder, second.standby.holder) == (None, None)
+    epoch = first.standby._clock.wall() - first.standby._clock.monotonic()
+    since = [router.standby.nobody_since for router in (first, second)]
+    assert [TTL_S - 1 <= (at or 0.0) - epoch <= TTL_S for at in since] == [True, True]
+    server.down = ""
+    await asyncio.sleep(REFRESH_S)
+    assert [router.standby.nobody_since for router in (first, second)] == [None, None]
+    await first.stop()
+    await second.stop()
+
+
 async def test_each_outage_of_the_lock_is_told_with_its_end() -> None:
     server = LockServer()
     server.hold(Holder("other", 1))

@@ -257,6 +257,8 @@ class Connection(asyncio.BufferedProtocol):
         self._deadline = self._reception.now() + self._limits.transfer_s
 
     def request_ended(self) -> None:
+        # Nothing of its body counts for the next head, not even what came in one piece with that.
+        self._received_bytes = self._piece_bytes = 0
         self._deadline = inf  # the answer is ours to give, then uvicorn's keep-alive timeout counts
 
     def start_soon(self, start: Callable[[], None]) -> None:

@@ -21,6 +21,8 @@ from flowcatalyst.control.notify import Notifier
 from flowcatalyst.control.retention import Retention
 from flowcatalyst.control.router_config import RouterConfig, changes_in_words, difference
 from flowcatalyst.control.settings import HttpSettings, Settings
+from flowcatalyst.control.shared_file import PERIOD_S as SHARED_FILE_PERIOD_S
+from flowcatalyst.control.shared_file import SharedFile
 from flowcatalyst.control.standby import Standby
 from flowcatalyst.control.storage_outages import StorageOutages
 from flowcatalyst.core.clock import Clock, IdSource, SystemClock
@@ -92,6 +94,7 @@ class App:
             self.dead_letters.count_newer, self.warnings, settings.health.dead_letters_s
         )
         self.storage_outages = StorageOutages(self._files, self.clock, self.warnings)
+        self.shared_file = SharedFile(self.store, self.warnings, lambda: self.standby is not None)
         self.engine = self._new_engine()  # of the present primary session; of the latest one if there will be no other
         self.stopped_clean = True  # everything in hand was settled or nacked at the end of the latest one
         self.unsettled = 0  # what was not, if not
@@ -330,6 +333,7 @@ class App:
             self.dead_letters, self.warnings, self.clock, self.fence, limits, self.supervisor, divided=divided
         )
         engine.watches.add("dead letters", DEAD_LETTER_PERIOD_S, self.dead_letter_outages.look)
+        engine.watches.add("queue file", SHARED_FILE_PERIOD_S, self.shared_file.look)
         return engine
 
     async def apply(self, config: RouterConfig) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from flowcatalyst.app.data_folder import removed_files
 from flowcatalyst.cli.options import DataDir, SettingsFile
 from flowcatalyst.control.settings import load_settings
 from flowcatalyst.core.errors import StorageError
@@ -26,6 +27,8 @@ def backup(file: BackupFile, data_dir: DataDir = None, config: SettingsFile = No
     """
     os.umask(0o077)  # messages hold tokens
     folder = load_settings(config, data_dir=data_dir).data_dir
+    if problem := removed_files(folder):
+        raise StorageError(f"there would be no backup of all data: {problem}")
     copied = storage.back_up(folder, file)
     tar = "" if file.suffix in TAR_SUFFIXES else " It is a tar file, whatever its name says."
     print(f"{file} holds {_in_words(copied)} of {folder.absolute()}, {file.stat().st_size / KIB:,.0f} KiB in all.{tar}")

@@ -11,7 +11,7 @@ import msgspec
 import typer
 import uvloop
 
-from flowcatalyst.app.data_folder import problem_with_folder
+from flowcatalyst.app.data_folder import lack_of_space, problem_with_folder, removed_files
 from flowcatalyst.app.job_store import postgres_job_store
 from flowcatalyst.app.router import config_of, ssl_context_of
 from flowcatalyst.cli.options import DataDir, Host, Port, SettingsFile
@@ -150,6 +150,8 @@ def _look_at_folder(folder: Path) -> Found:
     where = str(folder.absolute())
     if problem := problem_with_folder(folder):
         return Found("data folder", where, ok=False, said=problem, wrong=True)
+    if problem := lack_of_space(folder) or removed_files(folder):
+        return Found("data folder", where, ok=False, said=problem)
     if not folder.is_dir():
         return Found("data folder", where, ok=True, said="does not exist yet: the router makes it")
     files = sorted(folder.glob("*.db"))
@@ -270,8 +272,10 @@ async def _ask_queue(settings: Settings, config: QueueConfig, timeout_s: float) 
     except TimeoutError:
         return Found(config.name, where, ok=False, said=f"no answer within {timeout_s:g} s")
     except (QueueUnavailableError, StorageError) as error:
-        made = "; if it is missing the router makes it (create=true)" if config.uri != _as_it_is(config).uri else ""
-        return Found(config.name, where, ok=False, said=f"{error}{made}")
+        what, missing, _ = str(error).partition(": create it")
+        if missing and config.uri != _as_it_is(config).uri:
+            return Found(config.name, where, ok=True, said=f"{what}; the router makes it (create=true)")
+        return Found(config.name, where, ok=False, said=str(error))
 
 
 def _make(settings: Settings, config: QueueConfig) -> QueueFactory:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
 from typing import Final
@@ -55,6 +56,7 @@ def assess(app: RouterView) -> tuple[Level, list[Reason]]:
     """The worst level of all reasons, and the reasons. No reason: healthy, also if there is nothing to do."""
     parts = (
         _switch,
+        _stop,
         _storage,
         _consumers,
         _endpoints,
@@ -62,6 +64,7 @@ def assess(app: RouterView) -> tuple[Level, list[Reason]]:
         _jobs,
         _dead_letters,
         _sync,
+        _configuration,
         _standby,
         _watchers,
         _tasks,
@@ -85,7 +88,17 @@ def _switch(app: RouterView) -> Iterator[Reason]:
         yield Reason(Level.WARNING, "router", "the configuration has no queue that can be used: nothing is polled")
 
 
+def _stop(app: RouterView) -> Iterator[Reason]:
+    """Of the process, or of a primary session."""
+    if app.stopping or app.engine.stopping:
+        in_flight = sum(pool.in_flight for pool in app.router.all_pools())
+        waits = f", waits for {in_flight} attempt{'' if in_flight == 1 else 's'} in flight" if in_flight else ""
+        yield Reason(Level.WARNING, "router", f"the router is stopping{waits}: it takes no more messages")
+
+
 def _storage(app: RouterView) -> Iterator[Reason]:
+    if app.shared_file.text:
+        yield Reason(Level.WARNING, "storage", app.shared_file.text)
     for text in app.storage_outages.failing.values():
         yield Reason(Level.DEGRADED, "storage", text)
 
@@ -110,7 +123,7 @@ def _endpoints(app: RouterView) -> Iterator[Reason]:
     now, down = app.clock.monotonic(), app.engine.endpoint_outages.down
     texts = [
         f"{name} {'has not accepted deliveries' if one.answers else 'has been down'} for {minutes(now - one.since)}: "
-        f"{one.reason}"
+        f"{one.reason}{'' if one.tried_at is None else f'; tried last {minutes(now - one.tried_at)} ago'}"
         for name, one in islice(down.items(), NAMED)
     ]
     yield from _named("endpoint", texts, len(down), "endpoint is down", "endpoints are down")
@@ -172,11 +185,23 @@ def _sync(app: RouterView) -> Iterator[Reason]:
         yield Reason(Level.WARNING, "config sync", f"the latest config sync failed: {app.sync.last_error}")
 
 
+def _configuration(app: RouterView) -> Iterator[Reason]:
+    """What a sync could not use, until it is corrected or somebody acknowledges the warnings."""
+    if rejected := app.warnings.recent(WarningFilter(code=WarningCode.CONFIG_REJECTED, acknowledged=False)):
+        count = "an entry of the configuration is" if len(rejected) == 1 else f"{len(rejected)} entries are"
+        yield Reason(Level.WARNING, "configuration", f"{count} not used, or not as written: {rejected[0].message}")
+
+
 def _standby(app: RouterView) -> Iterator[Reason]:
     standby = app.standby
     if standby is not None and standby.last_error:
         level = Level.WARNING if standby.state is StandbyState.PRIMARY else Level.DEGRADED
-        yield Reason(level, "standby", f"the standby lock cannot be used: {standby.last_error}")
+        text = f"the standby lock cannot be used: {standby.last_error}"
+        if (nobody_since := standby.nobody_since) is not None:
+            since = datetime.fromtimestamp(nobody_since, UTC)
+            text += f"; no router is known to be at work since {since:%H:%M} UTC: unless another one reaches the lock, "
+            text += "nothing is delivered"
+        yield Reason(level, "standby", text)
 
 
 def _watchers(app: RouterView) -> Iterator[Reason]:
@@ -194,7 +219,11 @@ def _tasks(app: RouterView) -> Iterator[Reason]:
 def _warnings(app: RouterView) -> Iterator[Reason]:
     """What nobody has acknowledged."""
     if lost := app.warnings.recent(WarningFilter(code=WarningCode.MESSAGES_LOST, acknowledged=False)):
-        yield Reason(Level.WARNING, "messages", f"messages were lost; acknowledge the warning: {lost[0].message}")
+        texts = {one.message for one in lost}
+        known = [loss for loss in app.engine.losses if loss.text in texts]
+        worst = max(known, key=lambda loss: loss.messages or 0).text if known else lost[0].message
+        which = "acknowledge the warning" if len(lost) == 1 else f"acknowledge the {len(lost)} warnings, the worst"
+        yield Reason(Level.WARNING, "messages", f"messages were lost; {which}: {worst}")
     counts = app.warnings.open_by_severity()
     if not counts[Severity.ERROR] and not counts[Severity.CRITICAL]:
         return
@@ -204,9 +233,9 @@ def _warnings(app: RouterView) -> Iterator[Reason]:
         if one.severity in (Severity.ERROR, Severity.CRITICAL) and one.code not in TOLD_BY_REASONS
     ]
     if serious:
-        worst = next((one for one in serious if one.severity is Severity.CRITICAL), serious[0])
+        first = next((one for one in serious if one.severity is Severity.CRITICAL), serious[0])
         count = "a warning" if len(serious) == 1 else f"{len(serious)} warnings"
-        text = f"{count} that nobody acknowledged: {worst.severity} {worst.code}: {worst.message}"
+        text = f"{count} that nobody acknowledged: {first.severity} {first.code}: {first.message}"
         yield Reason(Level.WARNING, "warnings", text)
 
 

@@ -79,13 +79,13 @@ class Standby:
         self.fencing_number: int | None = None  # of the lock we hold
         self.last_contact_at: float | None = None  # when Redis last did what it was asked, on the monotonic clock
         self.last_error = ""
-        self.holder: str | None = None  # who has the lock, as far as we know
         self._settings = settings
         self._clock = clock
         self._warnings = warnings
         self._fence = fence
         self._lock = lock or _redis_lock(settings, identity)
         self._supervisor = supervisor or Supervisor(clock, warnings)
+        self._holder: str | None = None  # who had the lock at the last contact
         self._may_hold = False  # the lock may be ours in Redis, whatever we know of it
         self._primary_before: tuple[str, float] | None = None  # who else had the lock, and when that was seen last
         self._lost_at: float | None = None  # wall; our own lock, since we had it last
@@ -93,6 +93,24 @@ class Standby:
         self._session_over = asyncio.Event()
         self._tasks = Tasks()
         fence.until = 0.0
+
+    @property
+    def holder(self) -> str | None:
+        """Who has the lock, as far as we know: nobody whose lock must have run out since we heard of it."""
+        if self._holder is None or self.last_contact_at is None:
+            return None
+        is_recent = self._clock.monotonic() - self.last_contact_at <= self._settings.ttl_s
+        return self._holder if is_recent else None
+
+    @property
+    def nobody_since(self) -> float | None:
+        """Since when no router is known to be at work, if the lock cannot be asked; wall time."""
+        if not self.last_error or self.state is StandbyState.PRIMARY or self.holder is not None:
+            return None
+        if self.last_contact_at is None:
+            return self.since
+        contact_at = self._clock.wall() - (self._clock.monotonic() - self.last_contact_at)
+        return self.since if self.since > contact_at else contact_at + self._settings.ttl_s
 
     async def run(self, work: Work) -> None:
         """Wait for the lock; while we hold it be inside `work()`; leave it when the lock is lost; start over.
@@ -266,15 +284,15 @@ class Standby:
             self.state = StandbyState.STANDBY
             self.since = self._clock.wall()
             self.fencing_number = None
-            if self.holder == self.identity:
-                self.holder = None
+            if self._holder == self.identity:
+                self._holder = None
             log.info("became_standby", action="became_standby", identity=self.identity)
 
     def _note_contact(self, holder: Holder | None) -> None:
         self.last_contact_at = self._clock.monotonic()
-        self.holder = None if holder is None else holder.identity
-        if self.holder is not None and self.holder != self.identity:
-            self._primary_before = (self.holder, self._clock.wall())
+        self._holder = None if holder is None else holder.identity
+        if self._holder is not None and self._holder != self.identity:
+            self._primary_before = (self._holder, self._clock.wall())
         if self.last_error:
             self.last_error = ""
             log.info("lock_reachable", action="lock_reachable")

@@ -9,6 +9,7 @@ from flowcatalyst.control.dead_letters import DeadLetters
 from flowcatalyst.control.depths import Depths
 from flowcatalyst.control.router_config import RouterConfig
 from flowcatalyst.control.settings import Settings
+from flowcatalyst.control.shared_file import SharedFile
 from flowcatalyst.control.standby import Standby
 from flowcatalyst.control.storage_outages import StorageOutages
 from flowcatalyst.core.clock import Clock, IdSource
@@ -61,6 +62,9 @@ class RouterView(Protocol):
 
     @property
     def storage_outages(self) -> StorageOutages: ...
+
+    @property
+    def shared_file(self) -> SharedFile: ...
 
     @property
     def store(self) -> EmbeddedStore: ...

@@ -51,6 +51,7 @@ class WarningCode(StrEnum):
     STORAGE_RECOVERED = "STORAGE_RECOVERED"
     STANDBY = "STANDBY"  # primary or standby now, or the lock cannot be reached
     STANDBY_RECOVERED = "STANDBY_RECOVERED"  # the lock can be reached again
+    STOOD_STILL = "STOOD_STILL"  # this process did: it was paused, or had no time to run
     ENDPOINT_DOWN = "ENDPOINT_DOWN"  # it failed, or did not answer, for some time
     ENDPOINT_RECOVERED = "ENDPOINT_RECOVERED"  # it answers again
     GROUP_BLOCKED = "GROUP_BLOCKED"  # groups wait for a message that fails again and again

@@ -18,6 +18,7 @@ from flowcatalyst.router.pool_tools import DeadLetterSink
 from flowcatalyst.router.queue_reports import QueueReports
 from flowcatalyst.router.router import Router
 from flowcatalyst.router.settler import Settler
+from flowcatalyst.router.standstill import Standstill
 
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
@@ -44,6 +45,7 @@ class Consumer:
         warnings: WarningBook,
         clock: Clock,
         reader: Reader = POINTERS,
+        standstill: Standstill | None = None,
     ) -> None:
         self.reports = QueueReports(queue, settler, warnings, clock)
         self.restarts = 0
@@ -57,6 +59,7 @@ class Consumer:
         self._warnings = warnings
         self._clock = clock
         self._read = reader
+        self._standstill = standstill or Standstill(clock, warnings)
         self._fed: set[str] = set()  # codes of the pools that took the last batch
         self._stop_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pause_s = 0.0
@@ -86,8 +89,10 @@ class Consumer:
         self._polls_since = self._clock.monotonic()
 
     def silent_s(self, now: float) -> float:
-        """For how long no poll succeeded although it should have."""
-        return 0.0 if self.waits_for_capacity else now - max(self._polls_since, self.reports.last_poll_at or 0.0)
+        """For how long no poll succeeded although it should have: not while the whole process stood still."""
+        if self.waits_for_capacity:
+            return 0.0
+        return min(now - max(self._polls_since, self.reports.last_poll_at or 0.0), self._standstill.awake_s())
 
     async def run(self, loop: int | None = None) -> None:
         """Poll until stopped, or until the poll loop of this number was replaced; of the newest if it is not said."""

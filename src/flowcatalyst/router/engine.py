@@ -19,6 +19,7 @@ from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.core.warnings import WarningCode, WarningShelf
 from flowcatalyst.queues.contract import Loss, Queue
 from flowcatalyst.queues.raw import POINTERS, Reader
+from flowcatalyst.router import standstill
 from flowcatalyst.router.blocked import BlockedGroups
 from flowcatalyst.router.breaker import Breakers
 from flowcatalyst.router.consumer import Consumer
@@ -41,6 +42,7 @@ from flowcatalyst.router.pool_tools import AttemptLog, Attempts, DeadLetterSink,
 from flowcatalyst.router.process_share import ProcessShare
 from flowcatalyst.router.router import Router
 from flowcatalyst.router.settler import Settler
+from flowcatalyst.router.standstill import Standstill
 from flowcatalyst.router.tracker import InFlightTracker
 from flowcatalyst.router.watch import (
     BACKLOG_PERIOD_S,
@@ -97,11 +99,18 @@ class Engine:
         self.breakers = Breakers()
         self.router = Router(self.tracker, warnings, self._make_pool)
         self._blocked = BlockedGroups()
+        self._standstill = Standstill(clock, warnings)
         self.endpoint_outages = EndpointOutages(
-            self.breakers, self.router.all_pools, clock, warnings, outages.endpoint_down_s
+            self.breakers, self.router.all_pools, clock, warnings, outages.endpoint_down_s, self._standstill
         )
         self.group_outages = GroupOutages(
-            self._blocked, self.tracker, self.router.all_pools, clock, warnings, outages.group_blocked_s
+            self._blocked,
+            self.tracker,
+            self.router.all_pools,
+            clock,
+            warnings,
+            outages.group_blocked_s,
+            self._standstill,
         )
         self.failures = FailureMemory()
         self.settlers: dict[str, Settler] = {}
@@ -163,6 +172,7 @@ class Engine:
         self._add_watches()
         for name, queue in queues.items():
             self.add_queue(name, queue, (connections or {}).get(name, 1), (readers or {}).get(name, POINTERS))
+        self._standstill.begin()
         self.watches.start(self._tasks)
         log.info("router_started", action="router_started", queues=list(queues), pools=list(pools))
 
@@ -181,6 +191,7 @@ class Engine:
         watches.add("endpoints", ENDPOINT_PERIOD_S, self.endpoint_outages.look)
         watches.add("blocked groups", GROUP_PERIOD_S, self.group_outages.look)
         watches.add("pool windows", WINDOW_PERIOD_S, self._take_window_snapshots)
+        watches.add("standstills", standstill.PERIOD_S, self._standstill.look)
 
     async def _take_window_snapshots(self) -> None:
         now = self._clock.monotonic()
@@ -212,7 +223,7 @@ class Engine:
             self._warnings.add(WarningCode.QUEUE_SETUP, Severity.WARN, text, "engine")
         settler = self.settlers[name] = Settler(queue, self.tracker)
         self.consumers[name] = Consumer(
-            queue, settler, self.router, self._dead_letters, self._warnings, self._clock, reader
+            queue, settler, self.router, self._dead_letters, self._warnings, self._clock, reader, self._standstill
         )
         self._settling[settler] = self._supervisor.spawn(self._tasks, f"settle {name}", settler.run)
         self._consuming[name] = []
@@ -305,6 +316,8 @@ class Engine:
             self.share.stop()
         await self._slots.cancel()
         await self._tasks.cancel()
+        self.endpoint_outages.close()
+        self.group_outages.close()
         self.stopped_clean = not self.unsettled
         seconds = round(self._clock.monotonic() - started, 3)
         log.info("router_stopped", action="router_stopped", seconds=seconds, left=self.unsettled)
@@ -333,7 +346,24 @@ class Engine:
             ]
             log.warning("drain_timed_out", action="drain_timed_out", pools=left)
             for pool in pools:
+                self._log_cut_attempts(pool)
                 pool.cancel()
+
+    def _log_cut_attempts(self, pool: Pool) -> None:
+        """Their endpoints may have done what they were asked to, and get the message again."""
+        for delivery in self.tracker:
+            if delivery.pool == pool.code and pool.has(delivery) and pool.explain(delivery).under_way:
+                log.warning(
+                    "attempt_cut",
+                    action="attempt_cut",
+                    message=delivery.pointer.id,
+                    group=delivery.group,
+                    pool=pool.code,
+                    attempt=delivery.tries,
+                    verdict="nack",
+                    why="the router stopped before it was answered",
+                    seconds=round(self._clock.monotonic() - delivery.attempt_at, 3),
+                )
 
     async def _requeue_the_rest(self) -> None:
         """Let pending acks and nacks finish, then nack what the router still owns."""

@@ -26,8 +26,9 @@ class FailureMemory:
         return len(self._failures)
 
     def note(self, delivery: Delivery) -> None:
-        """The message is nacked. One with terms of its own comes from where they are counted."""
-        if delivery.failures and delivery.broker_id and delivery.terms is None:
+        """The message is nacked, after a failure or because its endpoint asked to wait. One with terms of its own comes
+        from where they are counted."""
+        if (delivery.failures or delivery.tries) and delivery.broker_id and delivery.terms is None:
             self._failures[delivery.broker_id] = _Failed(delivery.failures, delivery.pointer.id)
             if len(self._failures) > MOST_REMEMBERED:
                 self._failures.popitem(last=False)
@@ -38,5 +39,5 @@ class FailureMemory:
             delivery.failures = max(delivery.failures, known.times)
 
     def find(self, app_ids: AbstractSet[str]) -> dict[str, int]:
-        """How often those of these messages failed that were nacked and have not come again."""
+        """How often those of these messages failed that were tried, nacked and have not come again."""
         return {known.app_id: known.times for known in self._failures.values() if known.app_id in app_ids}

@@ -54,7 +54,8 @@ class Judge:
             verdict = policy.decide(outcome, delivery, capabilities, limits, tools.delays)
             if (verdict is not ACK or tools.blocked.by_message) and delivery.terms is None:
                 tools.blocked.note(delivery, outcome, verdict, self._code, tools.clock.monotonic())
-            if outcome.warning is not None or outcome.note:
+            is_expected = outcome.status in limits.retry_statuses  # whoever set the pool up knows of it
+            if (outcome.warning is not None and not is_expected) or outcome.note:
                 self._warn_about(tools.endpoint_of(delivery.pointer.mediation_target), outcome)
         except Exception as error:  # a bug of ours: the next attempt has to wait all the same
             log.error("verdict_failed", action="verdict_failed", pool=self._code, exc_info=error)

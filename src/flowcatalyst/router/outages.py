@@ -7,7 +7,7 @@ Each tells once when it begins and once when it is over, however long it lasts, 
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
@@ -23,6 +23,7 @@ from flowcatalyst.http.interpret import REDIRECTED
 from flowcatalyst.router.blocked import BlockedGroup, BlockedGroups
 from flowcatalyst.router.breaker import Breakers
 from flowcatalyst.router.pool import Pool
+from flowcatalyst.router.standstill import Standstill
 from flowcatalyst.router.tracker import InFlightTracker
 
 ENDPOINT_PERIOD_S: Final = 10.0
@@ -56,6 +57,7 @@ class DownEndpoint:
 
     since: float  # monotonic
     why: str
+    tried_at: float | None = None  # monotonic; when the latest attempt ended that failed; None: they all hang
 
     @property
     def answers(self) -> bool:
@@ -81,6 +83,7 @@ class EndpointOutages:
         clock: Clock,
         warnings: WarningBook,
         limit_s: float,
+        standstill: Standstill,
     ) -> None:
         self.down: dict[str, DownEndpoint] = {}
         self._breakers = breakers
@@ -88,9 +91,16 @@ class EndpointOutages:
         self._clock = clock
         self._warnings = warnings
         self._limit_s = limit_s
+        self._standstill = standstill
         self._named: Counter[str] = Counter()  # how many endpoints of an origin have a warning of their own
         self._shared: dict[str, str] = {}  # the other endpoints -> the source of the warning that they share
         self._sharing: Counter[str] = Counter()  # how many they are, by that source
+
+    def close(self) -> None:
+        """Nobody looks any more, so nobody would tell when an endpoint is back: another router may deliver to it."""
+        for source in {*self.down.keys() - self._shared.keys(), *self._sharing}:
+            self._warnings.acknowledge_all(WarningFilter(code=WarningCode.ENDPOINT_DOWN, source=source))
+        self.down = {}
 
     async def look(self) -> None:
         hanging: dict[str, float] = {}
@@ -103,14 +113,17 @@ class EndpointOutages:
 
     def _judge(self, hanging: dict[str, float]) -> None:
         before, self.down, now = self.down, {}, self._clock.monotonic()
+        is_long_awake = self._standstill.awake_s() >= self._limit_s
         breakers = dict(self._breakers.items())
         for endpoint, breaker in breakers.items():
             failing, known = breaker.failing, before.get(endpoint)
             # The next attempt may be minutes away. But one that failed alone may have had bad luck.
             lasts = failing is not None and failing.last_at > failing.since and now - failing.since >= self._limit_s
+            if known is None and not is_long_awake:
+                continue
             if failing is not None and (known is not None or lasts):
                 since = failing.since if known is None else known.since
-                self.down[endpoint] = DownEndpoint(since, failing.detail[:MAX_DETAIL_CHARS])
+                self.down[endpoint] = DownEndpoint(since, failing.detail[:MAX_DETAIL_CHARS], failing.last_at)
             elif endpoint in hanging:
                 since = hanging[endpoint] if known is None else known.since
                 self.down[endpoint] = DownEndpoint(since, "its attempts get no answer")
@@ -167,6 +180,7 @@ class GroupOutages:
         clock: Clock,
         warnings: WarningBook,
         limit_s: float,
+        standstill: Standstill,
     ) -> None:
         self.limit_s = limit_s
         self.blocked: list[BlockedGroup] = []  # longest first
@@ -175,13 +189,24 @@ class GroupOutages:
         self._pools = pools
         self._clock = clock
         self._warnings = warnings
+        self._standstill = standstill
         self._told: set[str] = set()  # codes of pools
+
+    def close(self) -> None:
+        """Nobody looks any more: another router may have the groups by now."""
+        self.blocked = []
+        self._tell({})
 
     async def look(self) -> None:
         now = self._clock.monotonic()
         failed = self._groups.longer_than(self.limit_s, now, self._tracker.owned)
         self.blocked = sorted(chain(failed, self._hanging(now)), key=attrgetter("since"))
-        first = {one.pool: one for one in reversed(self.blocked)}
+        if self._standstill.awake_s() < self.limit_s:
+            self.blocked = [one for one in self.blocked if one.pool in self._told]
+        self._tell({one.pool: one for one in reversed(self.blocked)})
+
+    def _tell(self, first: Mapping[str, BlockedGroup]) -> None:
+        """These pools have blocked groups, of which each has waited longest."""
         for pool in self._told - first.keys():
             self._warnings.acknowledge_all(WarningFilter(code=WarningCode.GROUP_BLOCKED, source=f"pool {pool}"))
         for pool in first.keys() - self._told:

@@ -99,7 +99,13 @@ class PostgresPool:
         """A connection for the caller alone, who closes it. Raises `StorageError`."""
         try:
             return await self._connect(migrates)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except (
+            asyncpg.PostgresError,
+            asyncpg.InterfaceError,
+            asyncpg.InternalClientError,
+            OSError,
+            TimeoutError,
+        ) as error:
             raise self.translated(error) from None
 
     def reset(self) -> None:
@@ -196,7 +202,7 @@ class PostgresPool:
 
 async def close_politely(connection: Connection) -> None:
     """Say goodbye; by force if the server does not take part."""
-    with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError):
+    with suppress(asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError):
         async with asyncio.timeout(CLOSE_LIMIT_S):
             await connection.close()
     connection.terminate()

@@ -27,6 +27,8 @@ def in_words(error: BaseException, database: str) -> str:
     """What follows after the name of the server."""
     said = " ".join(str(error).split())
     match error:
+        case asyncpg.InternalClientError() | asyncpg.InterfaceError() if "another operation" in said:
+            return "cannot be reached: the connection was closed in the middle of a call"
         case asyncpg.PostgresError() if error.sqlstate in _ADVICE:
             return _ADVICE[error.sqlstate].format(database=database, said=said)
         case asyncpg.PostgresConnectionError() | asyncpg.InterfaceError():

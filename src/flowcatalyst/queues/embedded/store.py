@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import os
 import secrets
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
@@ -70,7 +71,9 @@ class OwnerLock:
         return False
 
     def remove(self) -> None:
-        self._path.unlink(missing_ok=True)
+        """The file may stay where the folder cannot be written any more: unlocked, it says nothing."""
+        with suppress(OSError):
+            self._path.unlink()
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -114,6 +117,7 @@ class EmbeddedStore:
         self._opening = asyncio.Lock()
         self._is_open = False
         self._inode: tuple[int, int] | None = None  # of the file that is open
+        self.others_alive = 0  # other processes that have the file open, when last looked for
         self.moved = ""  # what became of that file; empty: it is still where it was
 
     async def open(self) -> None:
@@ -186,7 +190,8 @@ class EmbeddedStore:
         if self.moved and not before:
             for queue in list(self.queues):
                 depth = await self.writer.read(partial(embedded_jobs.depth, queue=queue.name, now=self.now()))
-                queue.note_loss(self.moved, depth.waiting + depth.leased + depth.delayed)
+                if held := depth.waiting + depth.leased + depth.delayed:
+                    queue.note_loss(self.moved, held)
         if before and not self.moved:
             for queue in self.queues:
                 queue.withdraw_loss()
@@ -232,7 +237,9 @@ class EmbeddedStore:
 
     def _dead_owners(self, connection: Connection) -> list[str]:
         others = embedded_jobs.other_owners(connection, self.owner)
-        return [owner for owner in others if not self._lock_of(owner).is_held()]
+        dead = [owner for owner in others if not self._lock_of(owner).is_held()]
+        self.others_alive = len(others) - len(dead)
+        return dead
 
     def _forget_dead(self, dead: list[str], connection: Connection) -> None:
         embedded_jobs.forget(connection, dead, self.now(), self.delays)

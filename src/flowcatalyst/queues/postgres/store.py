@@ -209,7 +209,13 @@ class PostgresStore:
                     if member is not None and session.is_alive(now):
                         for thing, division in member.saw(owner, session.until, standing, now).items():
                             await owners.divide(link, thing, standing.divisions[thing], division)
-            except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            except (
+                asyncpg.PostgresError,
+                asyncpg.InterfaceError,
+                asyncpg.InternalClientError,
+                OSError,
+                TimeoutError,
+            ) as error:
                 self.is_announced = False
                 await self._drop_link()
                 raise self.pool.translated(error) from None

@@ -3,12 +3,16 @@
 import asyncio
 import gc
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from flowcatalyst.core.message import parse_pointer
+from flowcatalyst.core.message import Delivery, Settled, parse_pointer
 from flowcatalyst.router.limits import PoolLimits
-from tests.support.rig import ERROR_500, Rig, outgoing, outgoings
+from flowcatalyst.router.policy import RETURN_GRACE_S
+from tests.support.deliveries import UNORDERED, RecordingSource, delivery
+from tests.support.rig import ERROR_500, NOT_YET, RecordingQueue, Rig, outgoing, outgoings
 
 pytestmark = pytest.mark.virtual_time
 
@@ -218,3 +222,27 @@ async def test_slots_that_all_end_at_once_while_their_pool_shrinks_leave_nobody_
         async with asyncio.timeout(60):
             await rig.until_empty()
         assert sorted(rig.endpoint.started) == ["m0", "m1", "m2"]
+
+
+class SlowToHear(RecordingQueue):
+    """Hears of a nack after a while."""
+
+    async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
+        await asyncio.sleep(RETURN_GRACE_S + 5)
+        return await super().nack(deliveries, delay_s, unlock=unlock)
+
+
+async def test_a_group_waits_for_a_message_until_its_queue_shows_it_though_that_heard_of_its_nack_late() -> None:
+    rig = Rig()
+    rig.queue = SlowToHear("q", rig.clock)
+    rig.tools = replace(rig.tools, several_queues=lambda: True)
+    rig.endpoint.answers("m1", NOT_YET)
+    await rig.publish(outgoing("m1"))
+    async with rig:
+        await rig.until_started(1)
+        await asyncio.sleep(1)
+        other = delivery("m2", "g")
+        other.source = RecordingSource(UNORDERED, name="other-queue")
+        rig.router.route([other])
+        await rig.until_started(3)
+        assert rig.endpoint.started == ["m1", "m1", "m2"]

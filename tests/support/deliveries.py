@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from flowcatalyst.core.message import Capabilities, Delivery, DispatchMode, MessagePointer, encode_pointer
+from flowcatalyst.core.message import Capabilities, Delivery, DispatchMode, MessagePointer, Told, encode_pointer
 
 TARGET: Final = "http://127.0.0.1:9/hook"
 
@@ -44,7 +44,7 @@ class RecordingSource:
     def still_ours(self, delivery: Delivery) -> bool:
         return True
 
-    def nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False) -> None:
+    def nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False, told: Told = None) -> None:
         self.nacked.append(GivenBack(delivery, delay_s, unlock))
 
     @property

@@ -1,6 +1,7 @@
 """Watchers on virtual time: each does its one thing by its own clock, and one that fails, hangs or dies is noticed."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from structlog.testing import capture_logs
@@ -9,6 +10,7 @@ from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.core.message import Delivery
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.core.warnings import WarningCode, WarningLog
+from flowcatalyst.http.interpret import interpret
 from flowcatalyst.queues.contract import Depth
 from flowcatalyst.queues.memory import MemoryQueue
 from flowcatalyst.router.limits import PoolLimits
@@ -53,6 +55,21 @@ class TestLeases:
             await asyncio.sleep(31)  # less than half of its 60 s is left
             await keeper.look()
             assert owned.lease_until > before
+
+    async def test_what_went_with_its_connection_is_let_go_although_it_waits_for_long(self) -> None:
+        rig = Rig(ordered=False)
+        rig.queue.capabilities = replace(rig.queue.capabilities, extends=False, locks_groups=True)  # as ActiveMQ
+        rig.endpoint.answers("m1", interpret(429, "3600", b"", 0.0))
+        await rig.publish(outgoing("m1"), outgoing("m2"))
+        async with rig:
+            await rig.until_started(1)
+            await asyncio.sleep(1)
+            keeper = LeaseKeeper(rig.tracker, rig.clock, rig.router.release)
+            await keeper.look()
+            assert len(rig.tracker) == 2
+            rig.settler.still_ours = lambda delivery: False
+            await keeper.look()
+            assert (len(rig.tracker), rig.pool.buffered) == (0, 0)
 
 
 class Looks:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -202,6 +202,9 @@ class Capabilities:
     long_poll_s: float = 20.0  # how long one receive may wait; also how long a stop may have to wait for it
 
 
+Told: TypeAlias = Callable[[], None] | None  # what to call when a queue knows
+
+
 class Source(Protocol):
     """Where a delivery came from, as the core sees it: it can be ended there, and it can tell what that means."""
 
@@ -211,7 +214,8 @@ class Source(Protocol):
     def ack(self, delivery: "Delivery", done: Callable[[], None] | None = None) -> None:
         """Remove the message from its queue; `done` is called when that is durable."""
 
-    def nack(self, delivery: "Delivery", delay_s: float, *, unlock: bool = False) -> None: ...
+    def nack(self, delivery: "Delivery", delay_s: float, *, unlock: bool = False, told: "Told" = None) -> None:
+        """Requeue the message; `told` is called when its queue knows, or when it cannot be told."""
 
     def still_ours(self, delivery: "Delivery") -> bool:
         """Whether the message is still ours, as far as can be told without asking the broker."""

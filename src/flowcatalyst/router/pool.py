@@ -7,12 +7,13 @@ occupy no slot: one timer per pool ends the earliest of them.
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import chain
 from math import inf
 from operator import attrgetter
 
 from flowcatalyst.core.errors import LocalShortageError
-from flowcatalyst.core.message import DEFAULT_POOL, Ack, Delivery, Nack, Outcome, Reject, Retry, Verdict
+from flowcatalyst.core.message import DEFAULT_POOL, Ack, Delivery, Nack, Outcome, Reject, Retry, Told, Verdict
 from flowcatalyst.http.interpret import DEFAULT_DELAY_S
 from flowcatalyst.router import policy
 from flowcatalyst.router.admission import GRAIN_S, Admission
@@ -100,7 +101,7 @@ class Pool:
         return busy < self.limits.concurrency and self._scheduler.awaits(delivery)
 
     def refused(self, delivery: Delivery, delay_s: float) -> None:
-        """A message is nacked unheard. If its group waits for it, it waits for longer."""
+        """A message is nacked unheard, or was nacked late. If its group waits for it, it waits for longer."""
         self._scheduler.wait_longer(delivery, self._now() + delay_s + policy.RETURN_GRACE_S)
 
     def has(self, delivery: Delivery) -> bool:
@@ -402,9 +403,8 @@ class Pool:
         self._arm()
 
     def _requeue(self, delivery: Delivery, delay_s: float, scope: FailureScope | None) -> None:
-        """Nack a message together with those that may not pass it; with no scope, everybody may. None stays away for
-        longer than it. Followers whose own queue would show them in another order stay, and where several queues feed
-        the router whatever comes of the group waits for the message to return."""
+        """Nack a message with those that may not pass it (no scope: all may), for no longer than it. Followers whose
+        queue would show them in another order stay, and where several queues feed a group it waits for its return."""
         self._tools.failures.note(delivery)
         if scope is None:
             self._scheduler.finish(delivery)
@@ -415,12 +415,12 @@ class Pool:
             follower_s = self._tools.delays.follower_s if delivery.terms is None else 0.0  # its store keeps them
             for follower in self._scheduler.fail(delivery, scope, attrgetter("returns_in_order"), back_by):
                 self._nack(follower, min(delay_s, follower_s))
-            if waits:
-                self._arm()
-        self._nack(delivery, delay_s, unlock=scope is None)
+            self._arm()
+        told = partial(self.refused, delivery, delay_s)  # which may be much later: its delay begins then
+        self._nack(delivery, delay_s, unlock=scope is None, told=told)
 
-    def _nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False) -> None:
-        delivery.source.nack(delivery, delay_s, unlock=unlock)
+    def _nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False, told: Told = None) -> None:
+        delivery.source.nack(delivery, delay_s, unlock=unlock, told=told)
         self.stats.nacked += 1
 
     def _arm(self) -> None:

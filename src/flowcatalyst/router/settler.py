@@ -13,14 +13,14 @@ from typing import Final
 import structlog
 
 from flowcatalyst.core.errors import QueueUnavailableError
-from flowcatalyst.core.message import Attempt, Delivery, Settled, adopt_receipt
+from flowcatalyst.core.message import Attempt, Delivery, Settled, Told, adopt_receipt
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.router.tracker import InFlightTracker
 
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 MAX_REMEMBERED_DELETES: Final = 100_000
-MAX_NACK_TRIES: Final = 3  # after that the lease runs out, which gives the message back as well
+MAX_NACK_TRIES: Final = 3  # after that the lease runs out, which requeues the message as well
 
 log = structlog.get_logger("flowcatalyst.settle")
 
@@ -40,6 +40,7 @@ class Settler:
         self._remembered: OrderedDict[str, Attempt | None] = OrderedDict()  # the attempt that delivered it
         self._unowned: dict[str, Delivery] = {}  # acks under way of messages that the tracker does not have
         self._on_acked: dict[Delivery, Callable[[], None]] = {}
+        self._on_nacked: dict[Delivery, Callable[[], None]] = {}
         self._work = asyncio.Event()
         self._hurry = asyncio.Event()  # a group waits for an ack
         self._idle = asyncio.Event()
@@ -63,12 +64,15 @@ class Settler:
         if len(self._acks) == 1:
             self._start_work()
 
-    def nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False) -> None:
-        """Give the message back to its queue. With `unlock` it does not hold its group back while it waits.
+    def nack(self, delivery: Delivery, delay_s: float, *, unlock: bool = False, told: Told = None) -> None:
+        """Requeue the message. With `unlock` it does not hold its group back while it waits.
 
-        It is no longer ours from now on: the queue may show it again before it told us that it took it back.
+        It is no longer ours from now on: the queue may show it again before it told us that it took it back. `told`
+        is called when it did, or when nobody tries to tell it any more: its delay may begin late.
         """
         self._tracker.remove(delivery)
+        if told is not None:
+            self._on_nacked[delivery] = told
         self._nacks[delay_s, unlock].append(delivery)
         self._start_work()
 
@@ -145,6 +149,7 @@ class Settler:
                 else:
                     self._nack_tries.pop(delivery, None)
                     self.nacks_given_up += result is Settled.FAILED
+                    self._call(self._on_nacked.pop(delivery, None))
         if all_done:
             self._pause_s = 0.0
         else:
@@ -172,12 +177,16 @@ class Settler:
             self._tracker.remove(delivery)
             if self._unowned:
                 self._unowned.pop(delivery.broker_id, None)
-            if self._on_acked and (done := self._on_acked.pop(delivery, None)) is not None:
-                try:
-                    done()
-                except Exception as error:  # the acks behind it must not be forgotten because of a bug
-                    log.error("settle_crashed", action="settle_crashed", messages=1, exc_info=error)
+            if self._on_acked:
+                self._call(self._on_acked.pop(delivery, None))
         return Settled.FAILED not in results
+
+    def _call(self, done: Callable[[], None] | None) -> None:
+        if done is not None:
+            try:
+                done()
+            except Exception as error:  # those behind it must not be forgotten because of a bug
+                log.error("settle_crashed", action="settle_crashed", messages=1, exc_info=error)
 
 
 async def _ask(call: Awaitable[list[Settled]], count: int) -> list[Settled]:

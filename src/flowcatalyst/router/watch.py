@@ -112,7 +112,14 @@ class LeaseKeeper:
         self._clock = clock
 
     async def look(self) -> None:
-        """All queues at once, and none for long: one whose broker hangs must not cost the others their leases."""
+        """All queues at once, and none for long: one whose broker hangs must not cost the others their leases.
+
+        Where there is nothing to extend, what went with its connection is let go, though it may wait for long here.
+        """
+        for delivery in list(self._tracker):
+            source = delivery.source
+            if not source.capabilities.extends and not source.still_ours(delivery):
+                self._on_lost(delivery)
         leased = {delivery.source.capabilities.visibility_s for delivery in self._tracker}
         limit_s = max(min(leased, default=0.0) / 8, LEAST_EXTEND_S)
         await asyncio.gather(*(self._extend(settler, due, limit_s) for settler, due in self._due().items()))

@@ -118,6 +118,7 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
             for group in owed.values():
                 for other in [other for other, one in group.items() if one.due_back_at < inf]:
                     del group[other]
+                    tried.discard(other)
         if facts is None or not facts.ordered or facts.copy_of is not None or name in copied:
             continue
         if loose & {facts.pool, DEFAULT_POOL}:

@@ -28,9 +28,7 @@ def in_words(error: BaseException, database: str) -> str:
     said = " ".join(str(error).split())
     match error:
         case asyncpg.InternalClientError() | asyncpg.InterfaceError() if "another operation" in said:
-            return (
-                "cannot be reached: the connection was closed in the middle of a call"
-            )
+            return "cannot be reached: the connection was closed in the middle of a call"
         case asyncpg.PostgresError() if error.sqlstate in _ADVICE:
             return _ADVICE[error.sqlstate].format(database=database, said=said)
         case asyncpg.PostgresConnectionError() | asyncpg.InterfaceError():

@@ -131,7 +131,7 @@ async def test_a_router_that_drains_says_for_how_many_attempts_it_waits(router: 
             return router.app.router.pools["DEFAULT-POOL"].in_flight == 1
 
         await until(has_begun)
-        router.app.engine.stopping = True
+        router.app.stopping = True
         await assert_one_reason(router, "WARNING", "router", "is stopping, waits for 1 attempt in flight")
         hangs.opened.set()
         await router.until_settled()

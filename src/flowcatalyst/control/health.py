@@ -89,8 +89,7 @@ def _switch(app: RouterView) -> Iterator[Reason]:
 
 
 def _stop(app: RouterView) -> Iterator[Reason]:
-    """Of the process, or of a primary session."""
-    if app.stopping or app.engine.stopping:
+    if app.stopping:
         in_flight = sum(pool.in_flight for pool in app.router.all_pools())
         waits = f", waits for {in_flight} attempt{'' if in_flight == 1 else 's'} in flight" if in_flight else ""
         yield Reason(Level.WARNING, "router", f"the router is stopping{waits}: it takes no more messages")

@@ -46,8 +46,9 @@ def store_of(app: App) -> JobStore:
     return app.jobs
 
 
-async def fill(app: App, workload: Workload, target: str) -> float:
-    """Make the jobs of the workload, each in its group in strict order; jobs a second."""
+async def fill(app: App, workload: Workload, target: str, waiting: int = 0) -> float:
+    """Make the jobs of the workload, each in its group in strict order, and so many that wait behind them; jobs a
+    second."""
     app.prepare_data_dir()
     store = store_of(app)
     jobs = [
@@ -64,6 +65,9 @@ async def fill(app: App, workload: Workload, target: str) -> float:
     with Stopwatch() as watch:
         for start in range(0, len(jobs), BATCH):
             await store.create(jobs[start : start + BATCH])
+    for start in range(0, waiting, BATCH):
+        asked = NewJob(target_url=target, code="waiting", payload=PAYLOAD, message_group=f"w{start}", mode=IN_ORDER)
+        await store.create([new_job(asked, app.ids.new_id(), app.clock.wall()) for _ in range(BATCH)])
     await store.close()
     return len(jobs) / watch.seconds
 
@@ -96,8 +100,12 @@ def main() -> None:
     config = settings(folder, workload.slots, works=what == "deliver")
     configure_logs(config.log.level, config.log.format, config.log.file)
     interpreter.tune()
+    waiting, finished = (int(number) for number in sys.argv[5:7] or ("0", "0"))
     if what == "deliver":
-        made = uvloop.run(fill(App(config), workload, target))
+        if finished:
+            uvloop.run(fill(App(config), Workload(messages=finished), target))
+            uvloop.run(drain(App(config), finished))
+        made = uvloop.run(fill(App(config), workload, target, waiting))
         watch = uvloop.run(drain(App(config), workload.messages))
     else:
         made, watch = 0.0, uvloop.run(accept(App(config)))

@@ -73,17 +73,17 @@ def _print_delivered(messages: int, rounds: int, target: str, postgres: Postgres
     for _ in range(rounds):
         limits.append(run_wrk(target, 64, folder))
         for what, module, arguments in (
-            ("the embedded queue, pointers", "bench.router", (_folder(folder), target, messages, "warning")),
-            ("jobs on SQLite", "bench.jobs", ("deliver", _folder(folder), target, messages)),
-            ("jobs on PostgreSQL", "bench.jobs", ("deliver", _folder(folder), target, messages)),
+            ("the embedded queue, pointers", "bench.router", (new_folder(folder), target, messages, "warning")),
+            ("jobs on SQLite", "bench.jobs", ("deliver", new_folder(folder), target, messages)),
+            ("jobs on PostgreSQL", "bench.jobs", ("deliver", new_folder(folder), target, messages)),
             (
                 "procrastinate, a lock per group",
                 "bench.procrastinate_jobs",
-                (_database(postgres), target, messages // 10),
+                (new_database(postgres), target, messages // 10),
             ),
         ):
-            url = _database(postgres) if "PostgreSQL" in what else None
-            measured.setdefault(what, []).append(_deliver(module, *arguments, url=url))
+            url = new_database(postgres) if "PostgreSQL" in what else None
+            measured.setdefault(what, []).append(deliver(module, *arguments, url=url))
     embedded = [one.per_second for one in measured["the embedded queue, pointers"]]
     print(f"{'':34} {'delivered/s':>12} {'CPU us/job':>11} {'to embedded':>12} {'to wrk':>7} {'made/s, by 1,000':>17}")
     for what, figures in measured.items():
@@ -97,7 +97,7 @@ def _print_delivered(messages: int, rounds: int, target: str, postgres: Postgres
         )
 
 
-def _deliver(module: str, *arguments: object, url: str | None) -> Delivered:
+def deliver(module: str, *arguments: object, url: str | None) -> Delivered:
     command = [sys.executable, "-m", module, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=_environment(url))
     if done.returncode != 0:
@@ -112,7 +112,7 @@ def _print_accepted(target: str, postgres: PostgresServer, folder: Path) -> None
     job = json.dumps({"code": "bench", "targetUrl": target, "payload": {"total": 12}, "mode": "BLOCK_ON_ERROR"})
     one = job[:-1] + ', "messageGroup": "account:123"}'
     hundred = '{"jobs": [' + ", ".join(f'{job[:-1]}, "messageGroup": "account:{n}"}}' for n in range(100)) + "]}"
-    for what, url in (("jobs on SQLite", None), ("jobs on PostgreSQL", _database(postgres))):
+    for what, url in (("jobs on SQLite", None), ("jobs on PostgreSQL", new_database(postgres))):
         figures = []
         for path, body, jobs in (("/api/dispatch-jobs", one, 1), ("/api/dispatch-jobs/batch", hundred, 100)):
             with _accepting(folder, target, url) as (address, spent):
@@ -140,7 +140,7 @@ def _print_accepted(target: str, postgres: PostgresServer, folder: Path) -> None
 @contextmanager
 def _accepting(folder: Path, target: str, url: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
     """A process that takes jobs and delivers none; its address, and after the block what it spent."""
-    command = [sys.executable, "-m", "bench.jobs", "accept", _folder(folder), target, "0"]
+    command = [sys.executable, "-m", "bench.jobs", "accept", new_folder(folder), target, "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=_environment(url))
     assert process.stdout is not None
     spent: dict[str, Any] = {}
@@ -158,11 +158,11 @@ def _environment(url: str | None) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
-def _folder(folder: Path) -> str:
+def new_folder(folder: Path) -> str:
     return tempfile.mkdtemp(dir=folder)
 
 
-def _database(postgres: PostgresServer) -> str:
+def new_database(postgres: PostgresServer) -> str:
     """A new, empty one."""
     name = f"bench_{next(_numbers)}"
 

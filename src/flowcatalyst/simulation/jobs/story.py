@@ -75,7 +75,8 @@ class Story:
         return known.hold is not None and known.hold.process not in self.gone and known.hold.until > at + GRAIN_S
 
     def read(self, event: Event) -> None:
-        self.latest_wall = max(self.latest_wall, event.wall)
+        stepped_s = event.value if event.kind is Kind.STEPPED else 0.0
+        self.latest_wall = max(self.latest_wall, event.wall, event.wall - stepped_s)  # before it was set back, too
         known = self.jobs.get(event.job)
         match event.kind:
             case Kind.CREATED:

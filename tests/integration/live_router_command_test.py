@@ -94,7 +94,11 @@ async def test_the_queues_of_the_configuration_are_polled_and_its_pools_have_its
             config = await api.get("/monitoring/config")
             assert config["synced"]
             assert [source["url"] for source in config["sources"]] == [scene.config.url]
-            assert {pool["code"]: pool["concurrency"] for pool in config["processingPools"]} == {"FAST": 7, "SLOW": 2}
+            assert {pool["code"]: pool["concurrency"] for pool in config["processingPools"]} == {
+                "FAST": 7,
+                "SLOW": 2,
+                "DEFAULT-POOL": 20,
+            }
             assert {queue["queueName"]: queue["connections"] for queue in config["queues"]} == {"orders": 1, "bills": 3}
             pools = await api.pools()
             assert pools.keys() == {"FAST", "SLOW"}

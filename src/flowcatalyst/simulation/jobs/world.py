@@ -38,6 +38,7 @@ QUEUE = "jobs"
 OPEN_AGAIN_S = 0.5
 HOUSEKEEPING_S = 1.5
 CALL_TIMEOUT_S = 8.0  # after which a client hangs up; what it asked for may happen all the same
+REQUEST = "request"  # a task of whoever asks a process: the API ends those with its connections
 
 
 class NoAnswerError(Exception):
@@ -178,7 +179,7 @@ class JobsWorld:
             return
         stopping.result()
         held = process.engine.holdings()
-        held["tasks"] = len(self.loop.tasks_of(process.life))
+        held["tasks"] = sum(task.get_name() != REQUEST for task in self.loop.tasks_of(process.life))
         self.history.add(Kind.STOPPED, process=process.owner, value=+held)
         self._bury(process)
 
@@ -262,6 +263,7 @@ class JobsWorld:
             return await call(process.store)
 
         asked = self.loop.create_task_in_life(process.life, asking())
+        asked.set_name(REQUEST)
         waiting: list[asyncio.Future[Any]] = [asked, process.ended]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED, timeout=CALL_TIMEOUT_S)
         if not asked.done():

@@ -177,3 +177,21 @@ async def test_a_job_that_waits_for_longer_than_it_was_to_expires(tmp_path: Path
         await jobs.create("2", messageGroup="account:123", mode="BLOCK_ON_ERROR", expiresAt=soon)
         whole = await jobs.until("2", "EXPIRED")
         assert (whole["attempts"], whole["waitsFor"]) == ([], None)
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        {"expiresAt": "9999-12-31T23:59:59.999999Z"},
+        {"expiresAt": "9999-12-31T23:59:59-00:01"},
+        {"scheduledFor": "9999-12-31T23:59:59-14:00"},
+        {"scheduledFor": "0001-01-01T00:00:00+14:00"},
+    ],
+    ids=str,
+)
+async def test_a_time_at_the_edge_of_the_calendar_is_taken_and_shown(jobs: Dispatching, times: dict[str, str]) -> None:
+    made = await jobs.client.post(JOBS, {"code": "edge", "targetUrl": jobs.server.url("/edge"), **times})
+    assert made.status == 201, made.text
+    listed = await jobs.client.get(f"{JOBS}?code=edge")
+    assert [job["id"] for job in listed.json["items"]] == [made.json["id"]]
+    assert (await jobs.client.get(f"{JOBS}/{made.json['id']}")).status == 200

@@ -314,3 +314,13 @@ def _() -> None:
 @BUGS.add("a held group is not locked")
 def _() -> None:
     set_everywhere(columns, "LOCK", str(embedded_lanes.Delays.FIRST))
+
+
+@BUGS.add("a job whose time is over while a router has it in hand is started all the same")
+def _() -> None:
+    @instead_of(SqliteJobQueue, "_deliveries")
+    def deliveries(original: Any, self: Any, taken: Any, lease_until: float) -> list[Delivery]:
+        found: list[Delivery] = original(self, taken, lease_until)
+        for delivery in found:
+            delivery.expires_at = 0.0
+        return found

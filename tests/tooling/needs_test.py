@@ -251,4 +251,4 @@ def test_without_a_compiler_and_root_make_test_runs_the_rest_unless_servers_are_
     assert done.stdout.startswith("To be installed: ")
     assert "The AMQP client cannot be built: it needs a C compiler. On Debian: apt-get install gcc " in done.stdout
     assert (done.returncode == 0) is not required
-    assert (tmp_path / "calls").read_text().count("-m pytest") == (0 if required else 2)
+    assert (tmp_path / "calls").read_text().splitlines().count("-m tests") == (0 if required else 1)

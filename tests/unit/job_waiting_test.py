@@ -40,6 +40,7 @@ def state(status: Status = Status.PENDING, name: str = "a", **more: Any) -> JobS
 PARKED = state(Status.ERROR, "head", last_error="HTTP 500")
 RETRIED = state(Status.ERROR, "head", last_error="HTTP 500", next_attempt_at=NOW + 5)
 SCHEDULED = replace(state(), job=replace(state().job, scheduled_for=NOW + 60))
+PATIENT = state(Status.PENDING, "head", last_error="HTTP 429", next_attempt_at=NOW + 5)
 HELD = GroupState("g", 2, state(), held_since=NOW, held_by="ann")
 
 
@@ -53,6 +54,15 @@ HELD = GroupState("g", 2, state(), held_since=NOW, held_by="ann")
         (state(), None, None, Wait("a free slot", behind="b"), WaitsFor.ROUTER, "it waits for a free slot."),
         (PARKED, None, None, None, WaitsFor.PERSON, "failed (HTTP 500) and waits for a person"),
         (RETRIED, None, None, None, WaitsFor.RETRY, "is tried again at 2027-01-15T08:00:05Z."),
+        (
+            PATIENT,
+            None,
+            None,
+            None,
+            WaitsFor.RETRY,
+            "was told to wait (HTTP 429) and is tried again at 2027-01-15T08:00:05Z.",
+        ),
+        (state(), Place(1, PATIENT), None, None, WaitsFor.JOB, "which was told to wait (HTTP 429)"),
         (RETRIED, None, HELD, None, WaitsFor.RELEASE, "held by ann"),
         (PARKED, None, HELD, None, WaitsFor.PERSON, "waits for a person"),
         (SCHEDULED, Place(1, PARKED), HELD, None, WaitsFor.TIME, "its time, 2027-01-15T08:01:00Z."),

@@ -256,6 +256,7 @@ class Delivery(msgspec.Struct, eq=False):
 
     terms: Terms | None = None  # its own; None: those of the router
     due_at: float = 0.0  # wall time from which on it could be delivered; 0: its queue cannot tell
+    expires_at: float = 0.0  # wall time from which on it is not started any more; 0: it does not expire
 
     source: Source = None  # type: ignore[assignment]  # where it came from and who settles it
     pointer: MessagePointer = None  # type: ignore[assignment]

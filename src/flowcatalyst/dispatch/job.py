@@ -30,6 +30,8 @@ MAX_RETRY_DELAY_S: Final = 30 * 86_400.0
 DEFAULT_RETRY_DELAYS_S: Final = (1.0, 5.0, 30.0, 300.0)  # the last one again and again
 MAX_TIMEOUT_S: Final = 900.0
 DEFAULT_TIMEOUT_S: Final = 30.0
+_FIRST_TIME: Final = datetime(1, 1, 1, tzinfo=UTC).timestamp()
+_LAST_TIME: Final = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
 
 Name = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": MAX_NAME_CHARS})]
 TargetUrl = Annotated[str, msgspec.Meta(extra_json_schema={"maxLength": MAX_TARGET_CHARS})]
@@ -199,10 +201,11 @@ def _check_range(what: str, value: float, least: float, most: float) -> None:
 
 
 def as_seconds(time: datetime | None) -> float | None:
-    """Since the epoch. A time without a zone is UTC."""
+    """Since the epoch. A time without a zone is UTC; one that UTC has no year for is the nearest that it has."""
     if time is None:
         return None
-    return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
+    seconds = (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
+    return min(max(seconds, _FIRST_TIME), _LAST_TIME)
 
 
 def position(sequence: int, number: int) -> int:
@@ -216,7 +219,7 @@ def number_at(place: int) -> int:
 
 
 def as_time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
+    return None if seconds is None else datetime.fromtimestamp(min(max(seconds, _FIRST_TIME), _LAST_TIME), UTC)
 
 
 def encode_headers(headers: tuple[tuple[str, str], ...]) -> str:

@@ -55,24 +55,32 @@ def explain(
     if group is not None and group.held_since is not None and job.lane is not None:
         sentence = f"Its group is held by {group.held_by} since {_time(group.held_since)}: release it."
         return Waiting(WaitsFor.RELEASE, sentence)
-    if state.status is Status.ERROR:
-        return Waiting(WaitsFor.RETRY, f"It {_failed(state)}.", until=state.next_attempt_at)
+    if state.status is Status.ERROR or _is_told_to_wait(state, now):
+        return Waiting(WaitsFor.RETRY, f"It {_state(state, now)}.", until=state.next_attempt_at)
     if place is not None and place.head is not None:
-        return _behind(place, place.head)
+        return _behind(place, place.head, now)
     last = f"; the last attempt: {state.last_error[:SHOWN_CHARS]}" if state.last_error else ""
     return Waiting(WaitsFor.ROUTER, f"It waits for a router to take it for {pool}{last}.")
 
 
-def _behind(place: Place, head: JobState) -> Waiting:
+def _behind(place: Place, head: JobState, now: float) -> Waiting:
     more = f"{PLACES_COUNTED} or more" if place.ahead >= PLACES_COUNTED else str(place.ahead - 1)
     others = "" if place.ahead <= 1 else f"; {more} of its group are between them"
-    sentence = f"It waits for job {head.job.id}, the first of its group, which {_state(head)}{others}."
+    sentence = f"It waits for job {head.job.id}, the first of its group, which {_state(head, now)}{others}."
     return Waiting(WaitsFor.JOB, sentence, head.job.id, head.next_attempt_at)
 
 
-def _state(state: JobState) -> str:
+def _is_told_to_wait(state: JobState, now: float) -> bool:
+    """It did not fail: its endpoint asked for patience, or its breaker is open."""
+    return state.status is Status.PENDING and state.next_attempt_at is not None and state.next_attempt_at > now
+
+
+def _state(state: JobState, now: float) -> str:
     if state.status is Status.ERROR:
         return _failed(state)
+    if _is_told_to_wait(state, now) and state.next_attempt_at is not None:
+        why = f" ({state.last_error[:SHOWN_CHARS]})" if state.last_error else ""
+        return f"was told to wait{why} and is tried again at {_time(state.next_attempt_at)}"
     return "a router has in hand" if state.status in (Status.QUEUED, Status.IN_PROGRESS) else "has its turn next"
 
 

@@ -259,7 +259,7 @@ class Pool:
         while scheduler.has_ready and (not limited or self.rate.next_permit_at(now) <= now):
             delivery = scheduler.take()
             assert delivery is not None
-            if not delivery.source.still_ours(delivery):
+            if not delivery.source.still_ours(delivery) or 0.0 < delivery.expires_at <= self._tools.clock.wall():
                 self._lose(delivery)
                 continue
             if 0.0 < delivery.lease_until <= now and delivery.source.capabilities.ordered_redelivery:
@@ -282,7 +282,7 @@ class Pool:
         return None
 
     def _lose(self, delivery: Delivery) -> None:
-        """Let go of a message that came over a connection that is gone, and of those behind it that did too."""
+        """Let go of a message whose time is over, or that went with its connection, and of those behind it too."""
         self._scheduler.unstart(delivery)
         for lost in self._scheduler.cut(delivery, attrgetter("is_shown_again")):
             self._nack(lost, 0.0)  # says that it is no longer ours; its queue knows

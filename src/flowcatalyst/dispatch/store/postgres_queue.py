@@ -19,7 +19,7 @@ from flowcatalyst.storage.postgres import Connection
 _LOOK = "SELECT pools, turns, due_in_s FROM look_for_jobs($1, $2, $3, $4)"
 _TAKE = """
     SELECT lane, seq, epoch, receives, failures, grp, attempts, id, target, pool, message_group, mode, content_type,
-      headers, timeout_s, max_retries, delays, due_at, payload
+      headers, timeout_s, max_retries, delays, due_at, expires_at, payload
     FROM take_jobs($1, $2, $3, $4, $5, $6, $7)"""
 _ACK = "SELECT stale, busy FROM ack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 _NACK = "SELECT held, busy FROM nack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
@@ -46,6 +46,7 @@ class LeasedJob(NamedTuple):
     max_retries: int
     delays: list[float]
     due_at: float
+    expires_at: float | None
     payload: bytes | None
 
     @property
@@ -84,6 +85,7 @@ class PostgresJobQueue(PostgresQueue):
             one.failures,
             terms=_terms(one.timeout_s, one.max_retries, tuple(one.delays)),
             due_at=one.due_at,
+            expires_at=one.expires_at or 0.0,
             pointer=MessagePointer(
                 id=restored(one.id),
                 mediation_target=restored(one.target),

@@ -214,7 +214,7 @@ class SqliteJobQueue(EmbeddedQueue):
             delivery = self._delivery(message, lease_until)
             state = taken.jobs[number_at(message.seq)]
             job, delivery.terms, delivery.earlier = state.job, state.job.terms, state.attempts
-            delivery.due_at = job.due_at
+            delivery.due_at, delivery.expires_at = job.due_at, job.expires_at or 0.0
             if job.payload is not None:
                 delivery.body, delivery.is_raw = job.payload, True
             delivery.pointer = MessagePointer(

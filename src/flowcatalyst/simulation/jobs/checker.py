@@ -30,7 +30,7 @@ RULES: Final[dict[str, tuple[frozenset[Kind], Rule]]] = {
     "nothing of a held group": (frozenset({Kind.TAKEN}), order.nothing_of_a_held_group),
     "waits for its time": (frozenset({Kind.TAKEN}), schedule.waits_for_its_time),
     "nothing after its end": (frozenset({Kind.TAKEN, Kind.ATTEMPT}), schedule.nothing_after_its_end),
-    "expires in time": (frozenset({Kind.TAKEN, Kind.EXPIRED}), schedule.expires_in_time),
+    "expires in time": (frozenset({Kind.TAKEN, Kind.ATTEMPT, Kind.EXPIRED}), schedule.expires_in_time),
     "waits as its schedule says": (frozenset({Kind.TAKEN}), schedule.waits_as_its_schedule_says),
     "completed when delivered": (frozenset({Kind.ACKED}), endings.completed_when_delivered),
     "one job per key": (frozenset({Kind.CREATED}), endings.one_job_per_key),

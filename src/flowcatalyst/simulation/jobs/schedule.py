@@ -22,13 +22,13 @@ def nothing_after_its_end(event: Event, story: Story) -> Iterator[str]:
 
 
 def expires_in_time(event: Event, story: Story) -> Iterator[str]:
-    """Nothing is handed out after its expiresAt, and nothing expires before."""
+    """Nothing is handed out or started after its expiresAt, and nothing expires before."""
     end = story.jobs[event.job].job.expires_at
     if event.kind is Kind.EXPIRED:
         if end is None or max(story.latest_wall, event.wall) < end - GRAIN_S:
             yield "expired before its time"
     elif end is not None and event.wall >= end + GRAIN_S:
-        yield f"handed out {event.wall - end:.3f} s after it expired"
+        yield f"{event.kind} {event.wall - end:.3f} s after it expired"
 
 
 def waits_as_its_schedule_says(event: Event, story: Story) -> Iterator[str]:

@@ -95,7 +95,7 @@ CREATE FUNCTION take_jobs(
 RETURNS TABLE (
   lane bigint, seq bigint, epoch bigint, receives integer, failures integer, grp text, attempts integer, id text,
   target text, pool text, message_group text, mode text, content_type text, headers text, timeout_s double precision,
-  max_retries integer, delays double precision[], due_at double precision, payload bytea)
+  max_retries integer, delays double precision[], due_at double precision, expires_at double precision, payload bytea)
 LANGUAGE plpgsql SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off
 SET enable_material = off SET plan_cache_mode = force_generic_plan SET jit = off AS $$
 #variable_conflict use_column
@@ -112,7 +112,8 @@ BEGIN
   FROM take(q, owner_id, claim_no, limited_pools, limits, share) AS t;
   RETURN QUERY
     SELECT t.lane, t.seq, t.epoch, t.receives, t.failures, t.grp, s.attempts, j.id, j.target, j.pool, j.grp, j.mode,
-      j.content_type, j.headers, j.timeout_s, j.max_retries, j.delays, greatest(j.created_at, j.scheduled_for), j.payload
+      j.content_type, j.headers, j.timeout_s, j.max_retries, j.delays, greatest(j.created_at, j.scheduled_for),
+      j.expires_at, j.payload
     FROM unnest(lane_ids, seqs, epochs, all_receives, all_failures, groups) WITH ORDINALITY
         AS t (lane, seq, epoch, receives, failures, grp, position)
       CROSS JOIN LATERAL (SELECT k.* FROM jobs AS k WHERE k.number = number_at(t.seq) OFFSET 0) AS j

@@ -222,7 +222,7 @@ async def test_a_deadlock_is_no_error(bench: Bench) -> None:
             pool.transaction(lambda connection: work("a", "b", connection)),
             pool.transaction(lambda connection: work("b", "a", connection)),
         )
-    assert len(tries) == 3
+    assert len(tries) >= 3  # who has to give way may have to do so again
     assert await connection.fetchval("SELECT count(*) FROM messages") == 6
     await assert_consistent(connection)
 

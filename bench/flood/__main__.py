@@ -87,6 +87,8 @@ async def phase(options: argparse.Namespace, name: str, kinds: list[str], second
         print(f"{name:20} the loop stood still all the time", flush=True)
         return
     rate = sum(second["delivered"] for second in seen) / len(seen)
+    if not kinds and not rate:
+        sys.exit("The router delivers nothing although nobody attacks it: these figures would say nothing.")
     print(
         f"{name:20} {rate:>9,.0f} {min(second['delivered'] for second in seen):>9,.0f}"
         f" {max(second['stall_ms'] for second in seen):>9.1f} {max(second['net_ms'] for second in seen):>9.1f}"

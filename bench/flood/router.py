@@ -15,7 +15,7 @@ import uvloop
 from flowcatalyst.app.router import App
 from flowcatalyst.app.serve import serve
 from flowcatalyst.control.pool_settings import PoolSettings
-from flowcatalyst.control.settings import AuthSettings, LogSettings, Settings
+from flowcatalyst.control.settings import AuthSettings, EgressSettings, LogSettings, Settings
 from flowcatalyst.core import interpreter
 from flowcatalyst.core.credentials import hash_key
 from flowcatalyst.core.logs import configure_logs
@@ -79,6 +79,7 @@ async def main(folder: Path, target: str, per_s: int) -> None:
         pools=[PoolSettings(code=DEFAULT_POOL, concurrency=50)],
         embedded=EmbeddedSettings(queues=["default"]),
         auth=AuthSettings(mode="api_key", admin=[hash_key(b"secret")]),
+        egress=EgressSettings(allow_private=True),
         log=LogSettings.model_validate({"level": "warning", "format": "json", "file": folder / "router.log"}),
     )
     configure_logs(settings.log.level, settings.log.format, settings.log.file)

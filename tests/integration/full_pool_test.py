@@ -57,3 +57,39 @@ async def test_the_embedded_queue_counts_what_waits_for_a_pool_and_not_more_than
         assert await queue.waiting_for("A", 100) + await queue.waiting_for("B", 100) < 35
     finally:
         await queue.close()
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("groups", [1000, 40])
+async def test_a_pool_full_of_what_waits_for_an_endpoint_that_is_down_lets_others_come_by(groups: int) -> None:
+    kind: QueueKind = "embedded"
+    world = World(A=PoolLimits(concurrency=4, capacity=50, parked_limit=100))
+    world.queue(kind, max_batch=50)
+    world.hosts.hanging.add(SILENT)
+    async with world.running():
+        dead = [outgoing(f"s{n}", f"s{n % groups}", pool="A", target=SILENT) for n in range(1000)]
+        await world.publish(kind, *dead)
+        await asyncio.sleep(300)
+        await world.publish(kind, *spread("h", 20, "A", HEALTHY))
+        assert await world.seconds_until_answered({f"h{n}" for n in range(20)}) < 5
+        world.hosts.hanging.clear()
+        await world.until_empty()
+    assert len(set(world.started("s"))) == 1000
+    for group in range(groups):
+        delivered = [int(name[1:]) for name in dict.fromkeys(world.started("s")) if int(name[1:]) % groups == group]
+        assert delivered == sorted(delivered)
+
+
+@pytest.mark.virtual_time
+async def test_a_pool_full_of_what_waits_for_its_share_of_slots_lets_others_come_by() -> None:
+    world = World(A=PoolLimits(concurrency=4, capacity=50, parked_limit=100))
+    world.queue("embedded", max_batch=50)
+    world.hosts.slow[SILENT] = 3.0
+    async with world.running():
+        await world.publish("embedded", *spread("h", 1, "A", HEALTHY), *spread("s", 1000, "A", SILENT))
+        await asyncio.sleep(60)
+        await world.publish("embedded", *spread("t", 20, "A", HEALTHY))
+        assert await world.seconds_until_answered({f"t{n}" for n in range(20)}) < 5
+        assert len(world.started("s")) > 50  # three slots were busy with them
+        world.hosts.slow.clear()
+        await world.until_empty()

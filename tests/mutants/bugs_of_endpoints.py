@@ -7,9 +7,11 @@ from flowcatalyst.core import targets
 from flowcatalyst.core.message import Delivery
 from flowcatalyst.http import interpret as answers
 from flowcatalyst.router import shares
+from flowcatalyst.router.admission import Admission
 from flowcatalyst.router.breaker import OPEN_S, SUCCESSES_TO_CLOSE, Breaker, Breakers, BreakerState
 from flowcatalyst.router.endpoints import Endpoints, Gate
 from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.shares import Share, SlotShares
 from tests.mutants.mutant import Bugs, instead_of
@@ -60,6 +62,23 @@ def _() -> None:
             original(self, gate, delivery, now)
         else:
             self._requeue(delivery, 30.0, FailureScope.GROUP if delivery.ordered else None)
+
+
+@BUGS.add("a pool that is full of what waits at gates lets nothing of it go")
+def _() -> None:
+    @instead_of(Admission, "shed")
+    def shed(original: Any, self: Any, limits: PoolLimits) -> int:
+        return 0
+
+
+@BUGS.add("what leaves a full pool from a gate lets its followers pass")
+def _() -> None:
+    @instead_of(Pool, "_wait_at")
+    def wait_at(original: Any, self: Any, gate: Gate, delivery: Delivery, now: float) -> None:
+        if self._leaving > 0:
+            self._requeue(delivery, 30.0, None)
+        else:
+            original(self, gate, delivery, now)
 
 
 @BUGS.add("a probe may hang as long as any attempt")

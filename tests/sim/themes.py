@@ -13,7 +13,17 @@ from flowcatalyst.core.message import DEFAULT_POOL, DispatchMode
 from flowcatalyst.router.limits import PoolLimits
 from tests.sim.draw import POOLS, Draw
 from tests.sim.letters import Group, Letter, letter
-from tests.sim.plan import ALL_KINDS, Plan, QueuePlan, clock_steps, connection_cuts, draw_queues, fed_by, troubles
+from tests.sim.plan import (
+    ALL_KINDS,
+    SMALL_PARKED_LIMIT,
+    Plan,
+    QueuePlan,
+    clock_steps,
+    connection_cuts,
+    draw_queues,
+    fed_by,
+    troubles,
+)
 
 PROMPT_S = 15.0
 SHARE_S = 30.0  # an endpoint that hangs may be found out first
@@ -121,7 +131,13 @@ def stuck_pool(seed: int, kind: str, draw: Draw, queues: Queues) -> Plan:
     healthy = [Group(f"h{n}", "B", "healthy", draw.mode(), names[:1]) for n in range(5)]
     count = rng.randint(290, 320)  # more than capacity and 256
     letters = _spread(draw, stuck, count, 0.0, 1.0) + _spread(draw, healthy, 20, 2.0, 40.0, PROMPT_S, first=count)
-    plan = Plan(seed, kind, "stuck pool", queues, pools, _in_order(letters), troubles_s=60.0)
+    parked_limit = None
+    if kind == "embedded" and seed // len(THEMES) % 2:  # most of it may not wait in memory, and some of A's could start
+        parked_limit, others = SMALL_PARKED_LIMIT, Draw(random.Random(f"others:{seed}"))
+        pools["A"] = replace(pools["A"], concurrency=3)
+        well = [Group(f"w{n}", "A", "healthy", others.mode(), names[:1]) for n in range(5)]
+        letters += _spread(others, well, 20, 10.0, 40.0, SHARE_S, first=count + 20)
+    plan = Plan(seed, kind, "stuck pool", queues, pools, _in_order(letters), troubles_s=60.0, parked_limit=parked_limit)
     plan.http_timeout_s = PATIENT_TIMEOUT_S if host == "silent" else 30.0
     return plan
 

@@ -28,11 +28,13 @@ class Hosts(ScriptedEndpoint):
     """Answers by script, but for targets that hang: those run into the deadline."""
 
     hanging: set[str] = field(default_factory=set)
+    slow: dict[str, float] = field(default_factory=dict)  # target -> how long it takes, beyond the usual time
     deadlines: list[tuple[float, float]] = field(default_factory=list)  # of attempts that hung: start and deadline
 
     async def attempt(self, delivery: Delivery, timeout_s: float | None = None) -> Outcome:
         pointer = delivery.pointer
         if pointer.mediation_target not in self.hanging:
+            await asyncio.sleep(self.slow.get(pointer.mediation_target, 0.0))
             return await ScriptedEndpoint.attempt(self, delivery, timeout_s)
         deadline_s = USUAL_TIMEOUT_S if timeout_s is None else timeout_s
         now = asyncio.get_running_loop().time()

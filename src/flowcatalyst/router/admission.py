@@ -54,6 +54,26 @@ class Admission:
         """Somebody asked and was told this."""
         self.asked_in_vain |= not free_capacity
 
+    def shed(self, limits: PoolLimits) -> int:
+        """How many messages at gates may return to their queue now: all that the pool may hold waits, a slot is free.
+
+        Their groups are let go from there, a few at a time and the latest first, so that something for another endpoint
+        can come in.
+        """
+        scheduler, now = self._scheduler, self._now()
+        some, idle = max(1, limits.effective_capacity // 4), scheduler.in_flight + scheduler.ready_count
+        if limits.most - len(scheduler) >= some or idle >= limits.concurrency or not scheduler.gates:
+            return 0
+        if now + GRAIN_S < self.looks_ahead_at or self._rate.next_permit_at(now) > now:
+            return 0
+        self.looks_ahead_at = now + LOOK_AHEAD_S
+        left = limits.effective_capacity
+        for gate in list(scheduler.gates_in_turn()):
+            groups = min(left, len(scheduler.gates[gate]))
+            scheduler.open(gate, groups, last=True)
+            left -= groups
+        return limits.effective_capacity
+
     def begin_looks(self) -> None:
         """Something waits for its share of the slots: other things may have to be looked for."""
         now = self._now()

@@ -272,12 +272,12 @@ class GroupScheduler:
             self.gates.move_to_end(gate)
             yield gate
 
-    def open(self, gate: str, groups: int) -> None:
-        """Let so many groups that wait at a gate go, those first that came first; they come before other ready ones."""
+    def open(self, gate: str, groups: int, *, last: bool = False) -> None:
+        """Let so many groups that wait at a gate go, those that came first, or last; they come before others."""
         waiting = self.gates.get(gate)
         if waiting is None:
             return
-        for group in reversed(list(islice(waiting, groups))):
+        for group in reversed(list(islice(reversed(waiting) if last else waiting, groups))):
             del waiting[group]
             self._leave_gate(group)
             self._make_ready(group)

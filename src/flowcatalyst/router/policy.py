@@ -63,6 +63,14 @@ def by_the_rule_of_a_pool(outcome: Outcome, limits: PoolLimits) -> Outcome:
     )
 
 
+def away_s(receives: int, probe_s: float) -> float:
+    """How long a message spends in its queue that only waits for its endpoint, because its pool is full of such.
+
+    Longer each time, so that what can start is not looked for among the same ones again and again.
+    """
+    return max(probe_s, min(DEFAULT_DELAY_S * max(1, receives), LONGEST_DELAY_S))
+
+
 def in_words(failures: int) -> str:
     return f"{failures} failed attempt{'' if failures == 1 else 's'}"
 

@@ -14,7 +14,6 @@ from operator import attrgetter
 
 from flowcatalyst.core.errors import LocalShortageError
 from flowcatalyst.core.message import DEFAULT_POOL, Ack, Delivery, Nack, Outcome, Reject, Retry, Told, Verdict
-from flowcatalyst.http.interpret import DEFAULT_DELAY_S
 from flowcatalyst.router import policy
 from flowcatalyst.router.admission import GRAIN_S, Admission
 from flowcatalyst.router.alarm import Alarm
@@ -47,6 +46,7 @@ class Pool:
         self.slots: dict[asyncio.Task[None], None] = {}  # in the order they began
         self._alarm, self._judge = Alarm(self._now, self._pump), Judge(code, self.stats, tools)
         self._pump_is_due, self._rate_waited_until = False, 0.0
+        self._leaving = 0  # so many messages at gates may return to their queue now
         self.admission = Admission(self._scheduler, self.rate, self._now)
         self._drained = asyncio.Event()
 
@@ -200,8 +200,7 @@ class Pool:
         cut_off = self._scheduler.cut(delivery, attrgetter("is_shown_again"))
         for follower in cut_off[1:]:
             self._nack(follower, self._tools.delays.follower_s)
-        if cut_off:
-            self._tell_capacity()
+        self._tell_capacity()
         return bool(cut_off)
 
     async def wait_drained(self) -> None:
@@ -230,6 +229,7 @@ class Pool:
             self._scheduler.open(gate, groups)
             if gate in self._scheduler.gates:
                 self._endpoints.try_later(Gate(gate), now)
+        self._leaving = self.admission.shed(self.limits) if self.admission.asked_in_vain else 0
         wanted = min(self.limits.concurrency - len(self.slots), self._scheduler.ready_count)
         for _ in range(wanted if (permits := self.rate.available(now)) is None else min(wanted, permits)):
             slot = self._tools.spawn(self._run_slot())
@@ -239,9 +239,7 @@ class Pool:
         self._tell_capacity()
 
     async def _run_slot(self) -> None:
-        while len(self.slots) <= self.limits.concurrency:
-            if (delivery := self._next()) is None:
-                return
+        while len(self.slots) <= self.limits.concurrency and (delivery := self._next()) is not None:
             self._judge.note_start(delivery)
             await self._process(delivery)
 
@@ -289,9 +287,11 @@ class Pool:
 
     def _wait_at(self, gate: Gate, delivery: Delivery, now: float) -> None:
         """Nothing is spent, only time: the group waits here until its endpoint may be probed or has a slot for it."""
-        if gate.probe_at is not None and self._has_to_leave(delivery):
+        leaves = gate.probe_at is not None and self._has_to_leave(delivery)
+        if leaves or (self._leaving > 0 and delivery.source.capabilities.selects_pools):  # elsewhere a receive counts
+            self._leaving -= 1
             # It did not fail, so it may not fall behind its group even where a failure would let the others pass.
-            delay_s = max(gate.probe_at - now, DEFAULT_DELAY_S)
+            delay_s = policy.away_s(delivery.receive_count, 0.0 if gate.probe_at is None else gate.probe_at - now)
             self._requeue(delivery, delay_s, FailureScope.GROUP if delivery.ordered else None)
             return
         if not self._scheduler.gates:

@@ -6,7 +6,6 @@ used again.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,8 +27,8 @@ CALL_LIMIT_S: Final = 10.0  # then we give up a call: the server, or the way to 
 IDLE_IN_TRANSACTION_S: Final = 8.0  # a paused client keeps nothing locked for longer
 CLOSE_LIMIT_S: Final = 2.0
 MAX_REPEATS: Final = 5
-# Before a repeat, at most: the other one of a deadlock, who waits for a row of ours, gets it first.
-REPEAT_PAUSE_S: Final = 0.2
+# Before a repeat: the other one of a deadlock, who waits for a row of ours, gets it first.
+REPEAT_PAUSE_S: Final = 0.1
 DEFAULT_SCHEMA: Final = "flowcatalyst"
 
 
@@ -85,7 +84,7 @@ class PostgresPool:
                         self.reset()
                         self.has_tables = False
                     raise self.translated(error) from None
-                await asyncio.sleep(REPEAT_PAUSE_S * random.uniform(0.5, 1))
+                await asyncio.sleep(REPEAT_PAUSE_S)
             except (asyncpg.InterfaceError, asyncpg.InternalClientError, OSError, TimeoutError) as error:
                 raise self.translated(error) from None
         raise AssertionError("the last repeat returns or raises")

@@ -88,6 +88,10 @@ class Watched:
         """The sources of warnings that nobody acknowledged."""
         return sorted(one.source for one in self.warnings.recent(WarningFilter(code=code, acknowledged=False)))
 
+    def ended(self, code: WarningCode) -> list[str]:
+        """The sources of what tells that something is over."""
+        return [one.source for one in self.warnings.recent(WarningFilter(code=code))]
+
     def attempt(self, outcome: Outcome, verdict: Nack, pool: str = "P") -> None:
         made = delivery("m", pool=pool)
         made.terms = Terms(30, 0, (1.0,))
@@ -118,7 +122,7 @@ async def test_a_group_is_told_of_once_it_is_blocked_for_long_and_when_that_is_o
     watched.store.blocked.clear()
     await watched.watch.look()
     assert watched.told(WarningCode.JOB_GROUP_BLOCKED) == []
-    assert watched.told(WarningCode.JOB_GROUP_UNBLOCKED) == ["job group order:1"]
+    assert watched.ended(WarningCode.JOB_GROUP_UNBLOCKED) == ["job group order:1"]
 
 
 async def test_only_the_process_that_leads_tells_of_groups(watched: Watched) -> None:
@@ -157,7 +161,7 @@ async def test_a_job_that_was_parked_is_told_of_by_pool_until_none_is(watched: W
     watched.store.parked.clear()
     await watched.watch.look()
     assert watched.told(WarningCode.JOB_PARKED) == []
-    assert watched.told(WarningCode.JOB_PARKED_OVER) == ["jobs of pool P"]
+    assert watched.ended(WarningCode.JOB_PARKED_OVER) == ["jobs of pool P"]
 
 
 async def test_a_job_whose_parking_is_not_written_yet_is_told_of_when_it_is(watched: Watched) -> None:

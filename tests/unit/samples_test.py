@@ -17,7 +17,7 @@ from flowcatalyst.control import environment
 from flowcatalyst.control.metrics import StoredFigures, lines
 from flowcatalyst.control.router_config import parse
 from flowcatalyst.control.settings import PlatformSettings, Settings, describe_settings, load_settings
-from flowcatalyst.core.credentials import hash_key
+from flowcatalyst.core.credentials import read_accounts
 from flowcatalyst.dispatch.store.contract import Figures
 from tests.servers import ServerMissingError, program, skip_or_fail
 from tests.unit.packaging_test import STOP_LIMIT_S, options_of
@@ -76,17 +76,20 @@ def test_the_sample_variables_are_settings(monkeypatch: pytest.MonkeyPatch) -> N
     assert settings.host == "0.0.0.0"
 
 
-def test_the_composed_router_can_be_reached_with_the_key_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_composed_router_can_be_reached_with_the_password_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "docker-compose.yml").read_text()
     composed = yaml.safe_load(text)
     router = composed["services"]["router"]
     options_of(router["command"][0])
     settings = loaded(router["environment"], monkeypatch)
-    key = re.search(r"X-API-Key: (\S+)", text)
-    assert key
-    assert settings.auth.admin == [hash_key(key[1].encode())]
+    password = re.search(r"password: (\S+)", text)
+    assert password
+    assert settings.auth.mode == "basic"
+    [account] = read_accounts(settings.auth.admin, [])
+    assert account.name == b"admin"
+    assert account.password.matches(password[1].encode())
     [port] = router["ports"]
-    assert port == f"127.0.0.1:{settings.port}:{settings.port}", "its key is known to everybody"
+    assert port == f"127.0.0.1:{settings.port}:{settings.port}", "its password is known to everybody"
     assert int(router["stop_grace_period"].removesuffix("s")) > STOP_LIMIT_S
     [volume] = router["volumes"]
     assert volume.partition(":")[0] in composed["volumes"]

@@ -366,5 +366,5 @@ def test_the_end_of_a_state_acknowledges_its_warnings_and_is_told_each_time(log:
         log.end(down, "it is back", "a")
         assert [one.message for one in log.recent(WarningFilter(code=down, acknowledged=False))] == ["elsewhere"]
         [over] = log.recent(WarningFilter(code=recovered))
-        assert (over.severity, over.source, over.acknowledged) == (Severity.WARN, "a", False)
+        assert (over.severity, over.source, over.acknowledged) == (Severity.WARN, "a", True)
     assert told == [down, down, down, recovered, down, down, recovered]

@@ -221,12 +221,10 @@ class WarningLog:
 
     def end(self, code: WarningCode, message: str, source: str) -> None:
         """The state that the warnings of this code and source tell of is over: they are acknowledged, and whoever was
-        told of them is told that."""
+        told of them is told that. Nobody has to do anything about good news: it is acknowledged from the start."""
         self.acknowledge_all(WarningFilter(code=code, source=source))
-        ending = ENDINGS[code]
-        # The end of an earlier one is old news. Not acknowledged, this one would be its repeat, and not be sent.
-        self.acknowledge_all(WarningFilter(code=ending, source=source))
-        self.add(ending, Severity.WARN, message, source)
+        self.add(ENDINGS[code], Severity.WARN, message, source)
+        self.acknowledge_all(WarningFilter(code=ENDINGS[code], source=source))
 
     def recent(self, wanted: WarningFilter = ANY_WARNING) -> list[Warning]:
         """Newest first."""

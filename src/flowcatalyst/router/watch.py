@@ -256,7 +256,8 @@ class Backlog:
         if waiting > LONG_BACKLOG:
             self._over_at.setdefault(name, LONG_BACKLOG // 2)
             self._warn(name, f"more than {LONG_BACKLOG} messages wait in queue {name}")
-        if len(seen) > GROWING_LOOKS and all(later > earlier for earlier, later in pairwise(seen)):
+        grows = len(seen) > GROWING_LOOKS and all(later > earlier for earlier, later in pairwise(seen))
+        if grows and waiting > SHORT_BACKLOG:
             self._over_at.setdefault(name, max(seen[0], SHORT_BACKLOG))
             self._warn(name, f"queue {name} has grown for {GROWING_LOOKS} minutes in a row")
         elif waiting <= self._over_at.get(name, -1):

@@ -22,6 +22,7 @@ from flowcatalyst.storage.migrations import Migrations
 T = TypeVar("T")
 
 BUSY_TIMEOUT_S: Final = 10.0
+CACHE_KIB: Final = 32 * 1024  # at most: what is at work in a large file
 CHECKPOINT_PAGES: Final = 8000  # of the log, 32 MB: a page that changes often is copied to the file once for all
 MAX_REQUESTS_PER_COMMIT: Final = 256  # bounds how long the first one of a batch waits for the others
 
@@ -253,6 +254,7 @@ def _open_database(path: Path, migrations: Migrations) -> sqlite3.Connection:
         migrations.refuse_unusable(connection, path)  # before the switch to WAL writes to it
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
         connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
         migrations.apply(connection)
     except (sqlite3.Error, StorageError) as error:

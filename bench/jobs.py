@@ -13,6 +13,7 @@ import msgspec
 import uvloop
 
 from bench.measure import Stopwatch
+from bench.old_jobs import DELIVERED, copy_finished
 from bench.workload import Workload
 from flowcatalyst.app.router import App
 from flowcatalyst.app.serve import serve
@@ -103,8 +104,9 @@ def main() -> None:
     waiting, finished = (int(number) for number in sys.argv[5:7] or ("0", "0"))
     if what == "deliver":
         if finished:
-            uvloop.run(fill(App(config), Workload(messages=finished), target))
-            uvloop.run(drain(App(config), finished))
+            uvloop.run(fill(App(config), Workload(messages=DELIVERED), target))
+            uvloop.run(drain(App(config), DELIVERED))
+            uvloop.run(copy_finished(folder, finished))
         made = uvloop.run(fill(App(config), workload, target, waiting))
         watch = uvloop.run(drain(App(config), workload.messages))
     else:

@@ -12,7 +12,7 @@ from tests.servers.postgres import PostgresServer, postgres_server
 from bench.jobs_table import MESSAGES, Delivered, deliver, new_database, new_folder
 from bench.servers import nginx_sink, require_tools
 
-WAITING, FINISHED = 1_000_000, 1_000_000
+WAITING, FINISHED = 1_000_000, 5_000_000
 
 
 def main() -> None:

@@ -93,8 +93,9 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
 
     A message that failed and was nacked is still owed until its time is over and its queue had one long poll to
     show it again; one that was never tried, or whose pool was removed, and was nacked is not owed until it comes,
-    also if its queue is told later. What came at the same moment has no order. What a lost connection
-    or lease took away is not owed. What is not owed and comes again may have its old place or a new one.
+    also if its queue is told later. One of high priority is not owed either once its queue shows regular ones again
+    that it had passed. What came at the same moment has no order. What a lost connection or lease took away is not
+    owed. What is not owed and comes again may have its old place or a new one.
     """
     events = list(without_stale_nacks(events))
     messages = Messages.of(events)
@@ -125,6 +126,8 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
             continue
         group = owed[facts.pool, facts.group, facts.high_priority]
         if event.kind is Kind.RECEIVED and name not in done:
+            if not facts.high_priority:
+                _put_back_in_line(owed[facts.pool, facts.group, True], facts.queue)
             _receive(event, facts, group, first_at.setdefault(name, event.at), tried)
         elif event.kind is Kind.NACK and name not in tried:
             group.pop(name, None)  # nobody has to wait for it, but whoever does may let it have its old place
@@ -146,6 +149,12 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
         elif settles(event, facts):
             done.add(name)
             group.pop(name, None)
+
+
+def _put_back_in_line(urgent: dict[str, _Owed], queue: str) -> None:
+    """A queue shows a group from its beginning: what passed there by its priority, and failed, is where it was."""
+    for name in [name for name, one in urgent.items() if one.facts.queue == queue and one.due_back_at < inf]:
+        del urgent[name]
 
 
 def _receive(event: Event, facts: Facts, group: dict[str, _Owed], first_at: float, tried: set[str]) -> None:

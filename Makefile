@@ -52,7 +52,7 @@ run: $(READY) ## Start a router with demo traffic on http://127.0.0.1:8080
 	@$(BIN)/flowcatalyst up --demo
 
 quick: $(DEV) ## Run what needs no server and no process (two minutes of processor time)
-	@$(BIN)/python -m pytest --quick -n 2 --dist loadgroup --no-summary -p no:schemathesis
+	@$(BIN)/python -m pytest --quick -n 2 --dist loadgroup --tb=short -p no:schemathesis
 
 test: ## Run all tests; says first what it installs for them
 	@$(NEEDS)

@@ -223,7 +223,8 @@ async def test_seeded_messages_reach_the_receivers_of_a_router_on_the_network(
 async def test_a_router_that_others_reach_does_not_deliver_to_private_addresses(tmp_path: Path, host: str) -> None:
     that_others_reach = running_as(tmp_path, KEYS, {"X-API-Key": ADMIN_KEY}, host=host)
     async with raw_server(always(reply(200))) as endpoint, that_others_reach as router:
-        assert (await router.send(mediationTarget=endpoint.url())).status == 202
+        (await router.send(mediationTarget=endpoint.url())).assert_problem(400, "mediationTarget cannot be called")
+        await router.publish("m", endpoint.url())  # another way in
         [letter] = await router.until_dead(1)
         assert "not a public address" in str(letter)
         assert endpoint.requests == []

@@ -340,3 +340,16 @@ async def test_bodies_of_other_producers_are_delivered_and_what_is_not_clear_is_
         await router.until_settled()
         assert [(one.path, one.body) for one in endpoint.requests] == [("/a%20b", b'{"messageId":"7"}')]
     assert letter["reason"] == "body is not a message pointer: `highPriority` must be true or false, not text"
+
+
+async def test_a_target_that_no_attempt_could_reach_is_refused_at_once(tmp_path: Path) -> None:
+    async with run_router(tmp_path, egress={"allow_private": False}) as router:
+        good, bad = {"mediationTarget": router.receiver("success")}, {"id": "b", "mediationTarget": "http://10.1.2.3/"}
+        (await router.client.post("/api/messages", bad)).assert_problem(
+            400, "mediationTarget cannot be called", "not a public address", "egress.allowed_networks"
+        )
+        answer = await router.client.post("/api/messages", [good, bad])
+        assert (answer.status, answer.json["accepted"], answer.json["rejected"]) == (202, 1, 1)
+        assert "cannot be called" in answer.json["results"][1]["error"]
+        await router.until_settled()
+        assert await router.app.dead_letters.count() == 0

@@ -22,8 +22,10 @@ from flowcatalyst.api.server import Listening
 from flowcatalyst.app.router import App
 from flowcatalyst.app.serve import serve
 from flowcatalyst.control.settings import Settings
+from flowcatalyst.core.message import MessagePointer
 from flowcatalyst.queues import factory as queue_factory
 from flowcatalyst.queues.embedded.queue import EmbeddedQueue
+from flowcatalyst.queues.intake import outgoing_of
 from tests.support.patience import PATIENCE_S
 
 PROBLEM = "application/problem+json"
@@ -104,6 +106,11 @@ class Running:
 
     async def send(self, **message: Any) -> Answer:
         return await self.client.post("/api/messages", message)
+
+    async def publish(self, name: str, target: str) -> None:
+        """Put a message into the queue past the API, which refuses some."""
+        pointer = MessagePointer(id=name, mediation_target=target)
+        await self.app.queues["default"].publish([outgoing_of(pointer, None)])
 
     async def until_settled(self) -> None:
         """Wait until the queues are empty and the router owns nothing."""

@@ -165,7 +165,7 @@ async def test_seeded_messages_reach_the_own_receivers_where_private_targets_are
     async with run_router(tmp_path, egress=EgressSettings(allow_private=False)) as router:
         await router.client.post("/api/seed/messages?count=20&endpoint=success")
         async with raw_server(always(reply(200))) as other:
-            await router.send(id="other", mediationTarget=other.url())
+            await router.publish("other", other.url())
             [letter] = await router.until_dead(1)
             assert other.requests == []
         await router.until_settled()

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from structlog.testing import capture_logs
 
 from flowcatalyst.control import notify
-from flowcatalyst.control.notify import Notifier
+from flowcatalyst.control.notify import Notifier, log_warning
 from flowcatalyst.control.settings import NotificationSettings
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.message import Severity
@@ -101,3 +102,16 @@ async def test_a_webhook_that_never_answers_does_not_hold_up_the_stop() -> None:
             add(log, "fire", Severity.CRITICAL)
             await server.until(lambda seen: len(seen.requests) == 1)
         assert len(server.requests) == 2
+
+
+def test_each_warning_that_is_news_is_a_line_of_the_log() -> None:
+    with capture_logs() as lines:
+        log = WarningLog(SystemClock(), record=log_warning)
+        for _ in range(2):
+            add(log, "fire", Severity.CRITICAL)
+        log.acknowledge_all()
+        add(log, "fire", Severity.CRITICAL)
+        add(log, "smoke")
+    told = [(line["log_level"], line["code"], line["source"], line["text"]) for line in lines]
+    fire = ("error", WarningCode.CONFIGURATION, "mediator", "fire")
+    assert told == [fire, fire, ("warning", WarningCode.CONFIGURATION, "mediator", "smoke")]

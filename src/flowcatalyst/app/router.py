@@ -17,7 +17,7 @@ from flowcatalyst.control.config_source import sources_from
 from flowcatalyst.control.config_sync import ConfigSync
 from flowcatalyst.control.dead_letters import DeadLetters
 from flowcatalyst.control.depths import Depths
-from flowcatalyst.control.notify import Notifier
+from flowcatalyst.control.notify import Notifier, log_warning
 from flowcatalyst.control.retention import Retention
 from flowcatalyst.control.router_config import RouterConfig, changes_in_words, difference
 from flowcatalyst.control.settings import HttpSettings, Settings
@@ -70,7 +70,7 @@ class App:
         self.clock = clock or SystemClock()
         self.ids = IdSource(self.clock)
         self.identity = f"{gethostname()}-{os.getpid()}-{self.ids.new_id()}"  # new at each start
-        self.warnings = WarningLog(self.clock)
+        self.warnings = WarningLog(self.clock, record=log_warning)
         self.supervisor = Supervisor(self.clock, self.warnings)
         self.depths = Depths(self.clock)
         self.sandbox = Sandbox(self.ids)

@@ -31,6 +31,7 @@ MAX_WAITING: Final = 1000
 _HEADERS: Final = (("Content-Type", "application/json"),)
 
 log = structlog.get_logger("flowcatalyst.notify")
+_LEVELS: Final = {Severity.WARN: "warning", Severity.ERROR: "error", Severity.CRITICAL: "error"}
 
 
 class NotifiedWarning(msgspec.Struct, rename="camel"):
@@ -60,6 +61,13 @@ def webhook_of(settings: NotificationSettings) -> Target:
         return parse_target(settings.webhook_url or "")
     except TargetRefusedError as error:
         raise ConfigurationError(f"notifications.webhook_url cannot be used: {error}") from None
+
+
+def log_warning(warning: Warning) -> None:
+    """One line for each that is news: the list of warnings goes with the process."""
+    write = getattr(log, _LEVELS[warning.severity])
+    about = {"code": warning.code, "severity": warning.severity, "source": warning.source, "text": warning.message}
+    write("warning_raised", action="warning_raised", **about)
 
 
 class Notifier:

@@ -191,8 +191,14 @@ class WarningLog:
     that is less severe than all the others is not kept.
     """
 
-    def __init__(self, clock: Clock, on_new: Callable[[Warning], None] | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        on_new: Callable[[Warning], None] | None = None,
+        record: Callable[[Warning], None] = lambda _: None,
+    ) -> None:
         self.on_new = on_new  # told of each new warning, and of an acknowledged one that comes back; must not raise
+        self._record = record  # the same, for what stays when the process is gone
         self._clock = clock
         self._ids = count(1)
         self._by_key: OrderedDict[_Key, Warning] = OrderedDict()  # the one not repeated for longest first
@@ -280,6 +286,7 @@ class WarningLog:
     def _tell(self, warning: Warning) -> None:
         if warning.code in ENDINGS:  # it is not over any more
             self.acknowledge_all(WarningFilter(code=ENDINGS[warning.code], source=warning.source))
+        self._record(warning)
         if self.on_new is not None:
             self.on_new(warning)
 

@@ -1,6 +1,7 @@
 """`--demo`: steady traffic to the built-in receivers, and one line that tells how it goes."""
 
 import asyncio
+import shutil
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -107,15 +108,16 @@ class Demo:
             depths = [(await self._app.depths.of(queue)).depth for queue in self._app.queues.values()]
             known = [one.waiting + one.leased + one.delayed for one in depths if one is not None]
             self._depth = f"{sum(known):,}" if known else "?"
-            print(f"\r\x1b[K{self._line(per_second)}" if redraw else self._line(per_second), end="", flush=True)
-            if not redraw:
-                print(flush=True)
+            line = self._line(per_second)
+            # A line that wraps could not be drawn over.
+            cut = line[: shutil.get_terminal_size().columns - 1]
+            print(f"\r\x1b[K{cut}" if redraw else f"{line}\n", end="", flush=True)
 
     def _line(self, per_second: int) -> str:
         pools = self._app.router.pools.values()
         return (
             f"delivered {self._delivered:,} ({per_second}/s)   in flight {sum(pool.in_flight for pool in pools)}"
             f"   in the queue {self._depth}   groups {sum(pool.group_count for pool in pools)}"
-            f"   order violations seen by the receiver: {self._judge.order_violations}"
+            f"   order violations: {self._judge.order_violations}"
             f"{f'   the queue accepts nothing: {self._last_error}' if self._last_error else ''}"
         )

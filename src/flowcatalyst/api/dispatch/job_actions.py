@@ -7,11 +7,12 @@ import msgspec
 from litestar import Request, patch, post
 
 from flowcatalyst.api.bodies import read_json
+from flowcatalyst.api.callable_targets import check_may_be_called
 from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.dispatch.job_list import JobId
 from flowcatalyst.api.dispatch.job_views import JobView
-from flowcatalyst.api.dispatch.platform import as_shown, check_may_be_called, checked_id, store_of
+from flowcatalyst.api.dispatch.platform import as_shown, checked_id, store_of
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.control.audit import AuditAction
@@ -90,5 +91,5 @@ def checked_change(app: ServedRouter, asked: JobChange, job: Job | None = None) 
     except InvalidJobError as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
     if change.target is not None:
-        check_may_be_called(app, change.target)
+        check_may_be_called(app, "targetUrl", change.target)
     return change

@@ -8,10 +8,11 @@ import msgspec
 from litestar import Request, Response, post
 
 from flowcatalyst.api.bodies import decode_json, read_json
+from flowcatalyst.api.callable_targets import check_may_be_called
 from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.dispatch.job_views import JobView
-from flowcatalyst.api.dispatch.platform import check_may_be_called, store_of
+from flowcatalyst.api.dispatch.platform import store_of
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import Problem, ProblemError
 from flowcatalyst.control.audit import AuditAction
@@ -99,7 +100,7 @@ def _made_of(asked: NewJob, app: ServedRouter) -> Job:
         job = new_job(asked, app.ids.new_id(), app.clock.wall())
     except InvalidJobError as error:
         raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
-    check_may_be_called(app, job.target)
+    check_may_be_called(app, "targetUrl", job.target)
     return job
 
 

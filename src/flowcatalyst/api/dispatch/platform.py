@@ -6,8 +6,6 @@ from http import HTTPStatus
 from flowcatalyst.api.dependencies import ServedRouter
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.api.router.in_flight import wait_of
-from flowcatalyst.core.errors import TargetRefusedError
-from flowcatalyst.core.targets import parse_target
 from flowcatalyst.dispatch.job import FINISHED, JobState, Status
 from flowcatalyst.dispatch.store.contract import JobStore, UnknownJobError
 from flowcatalyst.router.explain import Wait
@@ -18,15 +16,6 @@ def store_of(app: ServedRouter) -> JobStore:
         detail = "this router dispatches no jobs: set platform.enabled (FLOWCATALYST_PLATFORM__ENABLED=true)"
         raise ProblemError(HTTPStatus.NOT_FOUND, detail)
     return app.jobs
-
-
-def check_may_be_called(app: ServedRouter, target: str) -> None:
-    """Refuse a target that every attempt would be refused for, as far as that is known without asking a resolver."""
-    parts = parse_target(target)
-    try:
-        app.egress.check(parts.host, parts.port)
-    except TargetRefusedError as error:
-        raise ProblemError(HTTPStatus.BAD_REQUEST, f"targetUrl cannot be called: {error}") from None
 
 
 def in_hand(app: ServedRouter, job_id: str) -> Wait | None:

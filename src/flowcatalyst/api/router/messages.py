@@ -11,12 +11,12 @@ from litestar.openapi import ResponseSpec
 from litestar.params import QueryParameter
 
 from flowcatalyst.api.bodies import decode_json, read_json
+from flowcatalyst.api.callable_targets import check_may_be_called
 from flowcatalyst.api.caller import actor_of
-from flowcatalyst.api.dependencies import TheApp
+from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import PROBLEM_MEDIA_TYPE, Problem, ProblemError
 from flowcatalyst.control.audit import AuditAction
-from flowcatalyst.core.clock import IdSource
 from flowcatalyst.core.errors import InvalidMessageError
 from flowcatalyst.core.message import DEFAULT_POOL, MAX_NAME_CHARS
 from flowcatalyst.queues.address import EmbeddedAddress, parse_queue_uri
@@ -134,7 +134,7 @@ async def send_messages(
         raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
     asked = await read_json(request, _body_decoder)
     if isinstance(asked, NewMessage):
-        ready = prepare(asked, app.ids)
+        ready = _prepare(asked, app)
         results = await _publish(publisher, [ready], app.config.pools)
         app.audit.add_up(actor_of(request), AuditAction.PUBLISH, f"queue {queue}", 1)
         return results
@@ -142,7 +142,7 @@ async def send_messages(
         raise ProblemError(
             HTTPStatus.BAD_REQUEST, f"a list has to have 1 to {MAX_MESSAGES} messages, and this one has {len(asked)}"
         )
-    items = [_prepare_item(raw, app.ids) for raw in asked]
+    items = [_prepare_item(raw, app) for raw in asked]
     rejected = [item for item in items if isinstance(item, MessageResult)]
     if len(rejected) == len(items):
         raise NoneAcceptedError(rejected)
@@ -151,9 +151,15 @@ async def send_messages(
     return results
 
 
-def _prepare_item(raw: msgspec.Raw, ids: IdSource) -> Ready | MessageResult:
+def _prepare(asked: NewMessage, app: ServedRouter) -> Ready:
+    ready = prepare(asked, app.ids)
+    check_may_be_called(app, "mediationTarget", asked.mediation_target)
+    return ready
+
+
+def _prepare_item(raw: msgspec.Raw, app: ServedRouter) -> Ready | MessageResult:
     try:
-        return prepare(decode_json(bytes(raw), _item_decoder, "it"), ids)
+        return _prepare(decode_json(bytes(raw), _item_decoder, "it"), app)
     except (ProblemError, InvalidMessageError) as error:
         text = error.detail if isinstance(error, ProblemError) else str(error)
         return MessageResult(_id_in(bytes(raw)), PublishStatus.REJECTED, error=text)

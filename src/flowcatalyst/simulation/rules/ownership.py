@@ -126,8 +126,7 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
             continue
         group = owed[facts.pool, facts.group, facts.high_priority]
         if event.kind is Kind.RECEIVED and name not in done:
-            if not facts.high_priority:
-                _put_back_in_line(owed[facts.pool, facts.group, True], facts.queue)
+            _put_back_in_line(owed[facts.pool, facts.group, True], facts)
             _receive(event, facts, group, first_at.setdefault(name, event.at), tried)
         elif event.kind is Kind.NACK and name not in tried:
             group.pop(name, None)  # nobody has to wait for it, but whoever does may let it have its old place
@@ -151,10 +150,11 @@ def order_across_queues(events: Sequence[Event], promises: Promises) -> Iterator
             group.pop(name, None)
 
 
-def _put_back_in_line(urgent: dict[str, _Owed], queue: str) -> None:
+def _put_back_in_line(urgent: dict[str, _Owed], shown: Facts) -> None:
     """A queue shows a group from its beginning: what passed there by its priority, and failed, is where it was."""
-    for name in [name for name, one in urgent.items() if one.facts.queue == queue and one.due_back_at < inf]:
-        del urgent[name]
+    if not shown.high_priority:
+        for name in [name for name, one in urgent.items() if one.facts.queue == shown.queue and one.due_back_at < inf]:
+            del urgent[name]
 
 
 def _receive(event: Event, facts: Facts, group: dict[str, _Owed], first_at: float, tried: set[str]) -> None:

@@ -23,7 +23,7 @@ PURE = [
     SOURCE / "queues" / "sharing.py",
     *(
         SOURCE / "dispatch" / f"{name}.py"
-        for name in ("job", "event", "event_types", "cloudevents", "conditions", "filters")
+        for name in ("job", "event", "event_types", "cloudevents", "conditions", "filters", "subscription", "matcher")
     ),
     SOURCE / "core" / "settings.py",
     SOURCE / "sandbox" / "order_judge.py",

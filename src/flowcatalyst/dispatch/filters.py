@@ -103,9 +103,9 @@ class Filter:
     check: _Check
     needs_data: bool
 
-    def passes(self, view: EventView) -> Verdict:
-        """Whether an event passes; None: undecided, which is to be taken as a match."""
-        return self.check(view, Steps(MAX_STEPS))
+    def passes(self, view: EventView, steps: Steps | None = None) -> Verdict:
+        """Whether an event passes; None: undecided, which is to be taken as a match. `steps` tells what it took."""
+        return self.check(view, steps or Steps(MAX_STEPS))
 
 
 def compiled(filters: Sequence[FilterSpec]) -> Filter | None:

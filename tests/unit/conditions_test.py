@@ -17,6 +17,7 @@ from flowcatalyst.dispatch.filters import MAX_STEPS, EventView, compiled
 from tests.support import hostile_filters
 
 DATA = {"total": 12, "currency": "EUR", "items": [{"sku": "a", "price": 5}, {"sku": "b", "price": 50}], "vip": True}
+DATA |= {"flags": [True], "ones": [1], "off": [False]}
 
 
 def holds(text: str, data: Any, steps: int = MAX_STEPS) -> bool:
@@ -40,12 +41,19 @@ def holds(text: str, data: Any, steps: int = MAX_STEPS) -> bool:
         ("$.items[1:5]", True),
         ("$.items[2:]", False),
         ("$..price", True),
+        ("$.currency[0:2]", False),
+        ("$.items[::0]", False),
         ("$.nothing", False),
         ("$.nothing == $.nowhere", True),
         ("$.nothing != 1", True),
         ("$.nothing < 1", False),
         ("$.vip == true", True),
         ("$.vip == 1", False),
+        ("$.vip < 2", False),
+        ("$.off[?@]", True),  # it is there
+        ("$.vip >= true", True),
+        ("false < true", False),
+        ("$.flags == $.ones", False),
         ("$.total == 12.0", True),
         ("$.total >= 12 && $.total <= 12", True),
         ("$.currency < 'F'", True),
@@ -60,9 +68,10 @@ def test_a_condition_is_what_the_rfc_says(text: str, expected: bool) -> None:
 
 
 NAMES = st.sampled_from(["a", "b", "c"])
-LITERALS = st.sampled_from(["1", "2.5", "-1", "'x'", '"ab"', "true", "false", "null"])
+# What the library gets wrong is tested by itself: to it true is 1 within lists and for < and >, and text has slices.
+LITERALS = st.sampled_from(["1", "2.5", "-1", "'x'", '"ab"', "null"])
 SINGULAR = st.lists(NAMES.map(".{}".format) | st.integers(-2, 2).map("[{}]".format), max_size=3).map("".join)
-SELECTORS = st.sampled_from([".*", "[0:2]", "[::-1]", "[-1]", "['a','b']", "[*,0]", "[5:0:-2]", "[::0]"])
+SELECTORS = st.sampled_from([".*", "[-1]", "['a','b']", "[*,0]"])
 OPERATORS = st.sampled_from(["==", "!=", "<", "<=", ">", ">="])
 
 
@@ -93,7 +102,7 @@ CONDITIONS = logical(
     comparisons(SINGULAR.map("ROOT{}".format)) | queries() | FUNCTIONS | SINGULAR.map("length(ROOT{}) > 1".format)
 )
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.sampled_from([0, 1, 2.5, "x", "ab", ""]),
+    st.none() | st.sampled_from([0, 1, 2.5, "x", "ab", ""]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
     max_leaves=12,
 )
@@ -107,6 +116,15 @@ def test_conditions_hold_where_the_library_says_so(text: str, data: Any) -> None
     except InvalidConditionError:
         reject()  # a second `..`
     assert ours == bool(LIBRARY.findall(f"$[?{text.replace('ROOT', '$[0]')}]", [data])), text
+
+
+BOUNDS = st.integers(-9, 9) | st.just("")
+
+
+@given(st.lists(st.integers(), max_size=6), BOUNDS, BOUNDS, BOUNDS.filter(lambda bound: bound != 0))
+def test_slices_are_those_of_python(data: list[int], start: int | str, stop: int | str, step: int | str) -> None:
+    part = slice(*(None if bound == "" else int(bound) for bound in (start, stop, step)))
+    assert holds(f"count($[{start}:{stop}:{step}]) == {len(data[part])}", data)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,10 @@ PURE = [
     SOURCE / "queues" / "settings.py",
     SOURCE / "queues" / "raw.py",
     SOURCE / "queues" / "sharing.py",
-    SOURCE / "dispatch" / "job.py",
+    *(
+        SOURCE / "dispatch" / f"{name}.py"
+        for name in ("job", "event", "event_types", "cloudevents", "conditions", "filters", "subscription", "matcher")
+    ),
     SOURCE / "core" / "settings.py",
     SOURCE / "sandbox" / "order_judge.py",
     SOURCE / "control" / "router_config.py",

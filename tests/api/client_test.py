@@ -1,6 +1,7 @@
 """`flowcatalyst.client` on a real router: what it publishes is there once, whatever becomes of the answers."""
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +29,7 @@ from flowcatalyst.core.credentials import hash_key
 from flowcatalyst.dispatch.job import NewJob
 from tests.api.dispatching import JOBS, Dispatching, on_sqlite
 from tests.api.running import run_router
-from tests.support.http_servers import Call, RawServer, Script, always, in_turn, raw_server, reply
+from tests.support.http_servers import Call, Gate, RawServer, Script, always, in_turn, raw_server, reply
 
 MADE = reply(201, b'{"id": "1", "jobs": 2}')
 
@@ -247,6 +249,31 @@ async def test_fewer_results_than_items_is_no_answer_of_ours() -> None:
     async with raw_server(always(reply(200, b'{"results": []}'))) as server:
         with pytest.raises(UnexpectedAnswerError, match="a result for each item"):
             await in_thread(server, lambda client: client.publish_events([{}]))
+
+
+async def test_over_tls_only_who_has_a_certificate_to_be_trusted_gets_anything(pauses: list[float]) -> None:
+    authority = trustme.CA()
+    server_tls, trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()
+    authority.issue_cert("127.0.0.1").configure_cert(server_tls)
+    authority.configure_trust(trusting)
+    async with raw_server(always(MADE), tls=server_tls) as server:
+        made = await in_thread(server, lambda client: client.publish_event({}), tls=trusting)
+        assert made.status == 201
+        with pytest.raises(UnavailableError, match="is not to be trusted"):
+            await in_thread(server, lambda client: client.publish_event({}))
+        assert (len(server.requests), pauses) == (1, [])
+
+
+async def test_who_is_cancelled_while_he_waits_leaves_the_client_usable() -> None:
+    gate = Gate(MADE)
+    async with raw_server(gate) as server, AsyncClient(server.url("")) as client:
+        waiting = asyncio.ensure_future(client.publish_event({}))
+        await server.until(lambda server: len(server.requests) == 1)
+        waiting.cancel()
+        gate.opened.set()
+        assert (await client.publish_event({})).status == 201
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8080", "ftp://h", "http://", "http://h?x=1", "http://u:p@h"])

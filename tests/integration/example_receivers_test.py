@@ -20,6 +20,7 @@ from tests.support.webhooks import OLD_SECRET, SECRET, signed
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples" / "receivers"
 APPS = ["fastapi_app.py", "flask_app.py", "django_app.py", "express_app.js"]
+AT_LEAST_ONCE = {"fastapi_app.py", "flask_app.py"}  # their work is in no transaction
 WRONG_SECRET = "whsec_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 BODY = b'{"total": 12}'
 _numbers = count(1)
@@ -132,14 +133,16 @@ def test_what_has_no_position_is_handled(receiver: Receiver, group: Group) -> No
     assert receiver.post(headers) == (200, "unordered")
 
 
-@pytest.mark.parametrize("receiver", ["django_app.py", "express_app.js"], indirect=True)
 def test_one_webhook_in_many_requests_at_once_is_done_once_where_work_and_position_are_one_step(
     receiver: Receiver, group: Group
 ) -> None:
     with ThreadPoolExecutor(8) as threads:
         answers = list(threads.map(receiver.post, [group.webhook(1, 0)] * 8))
-    assert sorted(answers) == [(200, "done before")] * 7 + [(200, "next")]
-    assert receiver.handled().count(group.id_of(1)) == 1
+    assert set(answers) == {(200, "done before"), (200, "next")} or receiver.name in AT_LEAST_ONCE
+    times = receiver.handled().count(group.id_of(1))
+    assert times == answers.count((200, "next")) >= 1
+    assert times == 1 or receiver.name in AT_LEAST_ONCE
+    assert receiver.post(group.webhook(1, 0)) == (200, "done before")
 
 
 def test_the_folder_names_each_of_them() -> None:

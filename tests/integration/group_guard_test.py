@@ -5,10 +5,12 @@ import random
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import redis
@@ -23,6 +25,7 @@ from flowcatalyst.receiver import (
     SqliteTransactionStore,
     Verdict,
     Webhook,
+    sqlite_store,
 )
 from flowcatalyst.receiver.guard import REMEMBERED
 from tests.servers.redis import RedisServer, redis_server
@@ -172,25 +175,55 @@ def test_of_requests_with_one_webhook_at_the_same_time_exactly_one_is_told_that_
 
 
 FORKED = """
-import multiprocessing, random, sys
+import multiprocessing, os, random, sys
 from flowcatalyst.receiver import GroupGuard, SqliteGuardStore, Verdict, Webhook
 
 def work(seed):
-    first = [GroupGuard(SqliteGuardStore(sys.argv[1])), guard][seed % 2]
     order = random.Random(seed).sample(range(1, 31), 30)
-    return [seq for seq in order if first.done(Webhook(f"id-{seq}", 0, b"", 1, "g", seq, 0)) is not Verdict.REPEAT]
+    done = [seq for seq in order if guard.done(Webhook(f"id-{seq}", 0, b"", 1, "g", seq, 0)) is not Verdict.REPEAT]
+    assert set(store._connections) == {os.getppid(), os.getpid()}, "it used what it inherited"
+    return done
 
-guard = GroupGuard(SqliteGuardStore(sys.argv[1]))
+store = SqliteGuardStore(sys.argv[1])
+guard = GroupGuard(store)
 assert guard.done(Webhook("id-31", 0, b"", 1, "g", 31, 0)) is Verdict.NEXT
 with multiprocessing.get_context("fork").Pool(4) as pool:
     print(*sorted(sum(pool.map(work, range(4), chunksize=1), [])))
 """
 
 
-def test_processes_share_a_file_also_those_that_were_forked(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FORKED, str(tmp_path / "guard.db")]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.stdout.split() == [str(seq) for seq in range(1, 31)], done.stderr
+def run_python(code: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_processes_share_a_file_and_forked_ones_use_no_connection_of_their_parent(tmp_path: Path) -> None:
+    done = run_python(FORKED, str(tmp_path / "guard.db"))
+    assert done.split() == [str(seq) for seq in range(1, 31)]
+
+
+def test_a_file_that_another_process_makes_at_the_same_moment_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever changes a file to WAL needs it for himself, and SQLite does not always wait for that."""
+    other = sqlite3.connect(tmp_path / "guard.db", isolation_level=None)
+    other.execute("CREATE TABLE t (x)")
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM t").fetchall()
+    pauses: list[float] = []
+
+    class Pause:
+        def wait(self, pause_s: float) -> None:
+            pauses.append(pause_s)
+            if len(pauses) == 3:
+                other.execute("COMMIT")
+
+    monkeypatch.setattr(sqlite_store, "threading", SimpleNamespace(Lock=threading.Lock, Event=Pause))
+    store = SqliteGuardStore(tmp_path / "guard.db")
+    assert (len(pauses), GroupGuard(store).done(webhook(1, 0))) == (3, NEXT)
+    store.close()
+    other.close()
 
 
 def test_a_file_is_remembered_after_a_restart(tmp_path: Path) -> None:

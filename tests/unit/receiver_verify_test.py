@@ -1,5 +1,6 @@
 """`flowcatalyst.receiver.verify`: whose a request is, from whatever framework, however hostile its headers."""
 
+import hmac
 import subprocess
 import sys
 from collections.abc import Callable
@@ -239,6 +240,21 @@ def test_a_right_signature_among_many_others_is_found() -> None:
     others = " ".join([f"v1a,{n}" for n in range(500)] + ["v1,AAAA", "", "nonsense"])
     headers["webhook-signature"] = f"{others} {headers['webhook-signature']} v2,x"
     assert verify(headers, BODY, SECRET, now=NOW).id == ID
+
+
+def test_every_signature_is_compared_in_constant_time_whichever_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[bytes] = []
+
+    def compare(given: bytes, own: bytes) -> bool:
+        compared.append(given)
+        return real(given, own)
+
+    real = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    headers = signed(BODY, secrets=[SECRET, OLD_SECRET])
+    headers["webhook-signature"] += " v1,AAAA"
+    verify(headers, BODY, [SECRET, OLD_SECRET], now=NOW)
+    assert len(compared) == 6  # three signatures, two secrets
 
 
 def test_an_unpadded_or_otherwise_encoded_signature_is_another_one() -> None:

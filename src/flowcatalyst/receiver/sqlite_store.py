@@ -5,6 +5,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from flowcatalyst.receiver.guard import REMEMBERED, Known
 
 BUSY_S: Final = 30.0
 
+_PAUSE_S: Final = 0.02
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS flowcatalyst_groups (name TEXT PRIMARY KEY, last INTEGER NOT NULL, "
     "floor INTEGER NOT NULL, changed_at REAL NOT NULL) WITHOUT ROWID",
@@ -83,9 +85,10 @@ class SqliteGuardStore:
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         self._lock = threading.Lock()
-        self._connection, self._opened_by = self._open(), os.getpid()
+        self._connections: dict[int, sqlite3.Connection] = {}  # by the process that opened it
         with self._transaction() as tables:
             tables.create_tables()
+        self.close()  # a server that forks its workers does so now, and they have nothing to inherit
 
     def get(self, group: str, seq: int, prev: int) -> Known:
         with self._lock:
@@ -105,8 +108,10 @@ class SqliteGuardStore:
             return tables.forget_before(time)
 
     def close(self) -> None:
+        """Let go of the file until it is used again."""
         with self._lock:
-            self._connection.close()
+            if (connection := self._connections.pop(os.getpid(), None)) is not None:
+                connection.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[SqliteTransactionStore]:
@@ -115,13 +120,25 @@ class SqliteGuardStore:
             yield SqliteTransactionStore(connection)
 
     def _own_connection(self) -> sqlite3.Connection:
-        """One that this process opened: a worker that was forked must not use that of its parent."""
-        if self._opened_by != os.getpid():
-            self._connection, self._opened_by = self._open(), os.getpid()
-        return self._connection
+        """One that this process opened. What a worker inherited by a fork it must neither use nor close."""
+        process = os.getpid()
+        if process not in self._connections:
+            self._connections[process] = self._open()
+        return self._connections[process]
 
     def _open(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
-        connection.execute("PRAGMA journal_mode = WAL")
+        connection = sqlite3.connect(self._path, timeout=0.0, isolation_level=None, check_same_thread=False)
+        for attempt in count(1):
+            try:
+                connection.execute("PRAGMA journal_mode = WAL")
+                break
+            except sqlite3.OperationalError:
+                # Those who make a file at the same moment may refuse each other this at once, whatever the timeout: so
+                # the waiting is done here.
+                if attempt * _PAUSE_S > BUSY_S:
+                    connection.close()
+                    raise
+                threading.Event().wait(_PAUSE_S)
         connection.execute("PRAGMA synchronous = FULL")
+        connection.execute(f"PRAGMA busy_timeout = {BUSY_S * 1000:.0f}")
         return connection

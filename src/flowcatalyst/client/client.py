@@ -200,7 +200,7 @@ def _object(answer: Answer) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise UnexpectedAnswerError("the answer is no JSON object: is there a FlowCatalyst at this address?")
+        raise UnexpectedAnswerError("the answer is not a JSON object: is there a FlowCatalyst at this address?")
     return found
 
 

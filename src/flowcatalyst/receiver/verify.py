@@ -66,7 +66,7 @@ class Webhook:
     group_prev: int | None = None  # the position of what the sender knew as delivered last when this attempt began
 
     def json(self) -> Any:
-        """The body, decoded. Raises `ValueError` if it is no JSON."""
+        """The body, decoded. Raises `ValueError` if it is not JSON."""
         return json.loads(self.body)
 
 

@@ -57,7 +57,14 @@ THOROUGH = {
 }
 THOROUGH_FOLDERS = {"conformance", "crash", "mutants"}
 # What these prepare once for all their tests takes long.
-SHARED_PREPARATION = {"distribution_test.py", "mutants_test.py", "schema_fuzz_test.py", "seeds_test.py"}
+SHARED_PREPARATION = {
+    "distribution_test.py",
+    "example_receivers_test.py",
+    "group_guard_test.py",
+    "mutants_test.py",
+    "schema_fuzz_test.py",
+    "seeds_test.py",
+}
 # A run says the same of a commit wherever and whenever it happens; `make soak` looks where nobody has looked.
 hypothesis.settings.register_profile("fixed", derandomize=True)
 hypothesis.settings.register_profile("explore", derandomize=False, print_blob=True)

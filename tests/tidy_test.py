@@ -14,8 +14,8 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "flowcatalyst"
 PURE = [
     *(SOURCE / "core" / f"{name}.py" for name in ("message", "payload", "headers", "errors", "targets")),
-    *(SOURCE / "core" / f"{name}.py" for name in ("json_words", "spelling")),
-    *(SOURCE / "http" / f"{name}.py" for name in ("contract", "answer", "interpret")),
+    *(SOURCE / "core" / f"{name}.py" for name in ("json_words", "spelling", "webhook")),
+    *(SOURCE / "http" / f"{name}.py" for name in ("contract", "answer", "interpret", "signing")),
     SOURCE / "queues" / "contract.py",
     SOURCE / "queues" / "address.py",
     SOURCE / "queues" / "settings.py",

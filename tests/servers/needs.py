@@ -31,6 +31,8 @@ PROGRAMS = {
     "nginx": "nginx-light",
     "openssl": "openssl",
     "promtool": "prometheus",
+    "node": "nodejs",
+    "npm": "npm",
 }
 OF_BENCHMARKS = {"wrk": "wrk", "cc": "gcc"}
 COMPILER = ("gcc", "libc6-dev", "python3-dev")  # builds the AMQP client
@@ -42,6 +44,8 @@ JARS = {
     "artemis": ("ArtemisBroker.java",),
     "elasticmq": ("ElasticMq.java",),
 }
+# Names and versions of what the JavaScript examples need of npm.
+NODE_PACKAGES = ROOT / "examples" / "receivers" / "package.json"
 # Debian's nats-server (2.9) forgets acks it has confirmed when it is killed: where Go is, this one is built instead.
 NATS_MODULE = "github.com/nats-io/nats-server/v2"
 NATS_VERSION = "v2.15.2"
@@ -64,9 +68,14 @@ def can_install() -> bool:
 
 
 def jars_folder(name: str, files: list[Path], cache: Path) -> Path:
-    """Where the class path of a server is kept. Another pom or other sources, another folder."""
+    """Where what these files ask for is kept. Another pom or other sources, another folder."""
     contents = b"".join(path.read_bytes() for path in files)
     return cache / f"{name}-{hashlib.sha256(contents).hexdigest()[:16]}"
+
+
+def node_folder() -> Path:
+    """Where packages of Node are kept. Another package.json, another folder."""
+    return jars_folder("node", [NODE_PACKAGES], CACHE)
 
 
 def nats_failure() -> str | None:
@@ -117,6 +126,8 @@ def plan() -> str:
         steps.append(f"nats-server {NATS_VERSION}, built with Go, into {CACHE.name}")
     if (servers := jars()) and (can_install() or not {"maven", "default-jdk-headless"} & set(debian)):
         steps.append(f"the jars of {', '.join(servers)} from Maven into ~/.m2 and {CACHE.name}")
+    if not node_folder().exists() and (can_install() or not {"nodejs", "npm"} & set(debian)):
+        steps.append(f"packages of Node from npm into {CACHE.name}")
     line = f"To be installed: {'; '.join(steps) or 'nothing, all is there'}."
     if debian and not can_install():
         line += (

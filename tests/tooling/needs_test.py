@@ -50,6 +50,9 @@ class Machine:
             files = [needs.HERE / f"{name}.pom.xml", *(needs.HERE / source for source in sources)]
             needs.jars_folder(name, files, needs.CACHE).mkdir(parents=True)
 
+    def has_node_packages(self) -> None:
+        needs.node_folder().mkdir(parents=True)
+
     def has_go(self, script: str) -> None:
         """A Go that counts its calls in a file."""
         go = self.folder / "go"
@@ -70,6 +73,7 @@ def test_a_machine_that_has_everything_is_told_that_nothing_is_installed(machine
     machine.has_debian()
     machine.has_packages()
     machine.has_jars()
+    machine.has_node_packages()
     assert needs.plan() == "To be installed: nothing, all is there."
 
 
@@ -78,10 +82,11 @@ def test_a_fresh_machine_is_told_in_one_line_what_goes_where(machine: Machine) -
     packages = sum(len((ROOT / lock).read_text().split()) for lock in needs.LOCKS)
     assert needs.plan() == (
         f"To be installed: {packages} packages from PyPI into .venv; Debian's redis-server, postgresql, "
-        "default-jdk-headless, maven, nginx-light, openssl, prometheus, gcc, libc6-dev, python3-dev "
+        "default-jdk-headless, maven, nginx-light, openssl, prometheus, nodejs, npm, gcc, libc6-dev, python3-dev "
         "on this machine (apt-get); "
         f"nats-server {needs.NATS_VERSION}, built with Go, into .servers; "
-        "the jars of activemq, artemis, elasticmq from Maven into ~/.m2 and .servers."
+        "the jars of activemq, artemis, elasticmq from Maven into ~/.m2 and .servers; "
+        "packages of Node from npm into .servers."
     )
 
 
@@ -89,13 +94,14 @@ def test_who_is_not_root_is_told_what_is_left_out_and_how_to_get_it(machine: Mac
     machine.has_debian()
     machine.has_packages()
     machine.root = False
-    for name in ("mvn", "nats-server"):
+    for name in ("mvn", "nats-server", "npm"):
         del machine.programs[name]
     assert needs.plan() == (
         "To be installed: nothing, all is there. LEFT OUT, as only root can install it, with the tests that need it: "
-        "apt-get install nats-server maven"
+        "apt-get install nats-server maven npm"
     )
     machine.has_debian()
+    machine.has_node_packages()
     assert needs.plan() == (
         "To be installed: the jars of activemq, artemis, elasticmq from Maven into ~/.m2 and .servers."
     )
@@ -233,6 +239,9 @@ def test_without_a_compiler_and_root_make_test_runs_the_rest_unless_servers_are_
     for name in ("Makefile", "pyproject.toml", *needs.LOCKS):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(needs.HERE, tmp_path / "tests" / "servers", ignore=shutil.ignore_patterns("__pycache__"))
+    needed = needs.NODE_PACKAGES.relative_to(ROOT)
+    (tmp_path / needed).parent.mkdir(parents=True)
+    shutil.copy(ROOT / needed, tmp_path / needed)
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / "bin").mkdir()
     scripts = {

@@ -13,6 +13,7 @@ import pytest
 import structlog
 import uvloop
 
+from flowcatalyst.core import interpreter
 from tests.servers import NOT_TESTED, AmqpClientFinder, ServerMissingError, needs, program, skip_or_fail
 from tests.support.virtual_loop import VirtualLoop
 
@@ -43,8 +44,10 @@ THOROUGH = {
     "cancel_sweep_test.py",
     "chaos_test.py",
     "demo_test.py",
+    "embedded_queue_cost_test.py",
     "full_disk_test.py",
     "home_page_test.py",
+    "job_store_cost_test.py",
     "mutants_test.py",
     "packaging_test.py",
     "reload_test.py",
@@ -160,6 +163,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish() -> None:
     """What a process holds now it holds to its end, so that looking through it again and again finds nothing."""
     gc.freeze()
+    gc.set_threshold(interpreter.YOUNG_OBJECTS, 20, 20)  # as in a router
     gc.enable()
 
 

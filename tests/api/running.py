@@ -2,8 +2,8 @@
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,16 +13,19 @@ from weakref import WeakKeyDictionary
 import aiohttp
 import msgspec
 import pytest
-from litestar._openapi.plugin import OpenAPIPlugin
-from litestar.openapi.spec import OpenAPI
+from litestar import Litestar
 from litestar.utils.signature import ParsedSignature
 
+from flowcatalyst.api.asgi import build_api
 from flowcatalyst.api.reception import ConnectionLimits
 from flowcatalyst.api.server import Listening
+from flowcatalyst.app import serve as serve_module
 from flowcatalyst.app.router import App
 from flowcatalyst.app.serve import serve
 from flowcatalyst.control.settings import Settings
 from flowcatalyst.core.message import MessagePointer
+from flowcatalyst.dispatch.store import sqlite as job_store
+from flowcatalyst.dispatch.store.sqlite import SqliteJobQueue
 from flowcatalyst.queues import factory as queue_factory
 from flowcatalyst.queues.embedded.queue import EmbeddedQueue
 from flowcatalyst.queues.intake import outgoing_of
@@ -144,16 +147,22 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.01)
 
 
-_write_document = OpenAPIPlugin.provide_openapi
-_documents: dict[int, OpenAPI] = {}  # by the number of routes
+_idle: list[Litestar] = []  # APIs without access control that no router has
 
 
-def _document_written_once(plugin: OpenAPIPlugin) -> OpenAPI:
-    """The same for all routers without access control, and almost half of what it takes to build an API."""
-    routes = len(plugin.included_routes)
-    if routes not in _documents:
-        _documents[routes] = _write_document(plugin)
-    return _documents[routes]
+@contextmanager
+def _api_lent() -> Iterator[Callable[..., Litestar]]:
+    """Instead of `build_api`, where there is no access control: to build one takes longer than most tests."""
+    lent: list[Litestar] = []
+
+    def lend(app: App, *, with_sandbox: bool) -> Litestar:
+        assert with_sandbox
+        lent.append(_idle.pop() if _idle else build_api(app))
+        lent[-1].state.served.put(app)
+        return lent[-1]
+
+    yield lend
+    _idle.extend(lent)
 
 
 _parse_signature = ParsedSignature.from_fn
@@ -161,7 +170,7 @@ _signatures: WeakKeyDictionary[Callable[..., Any], ParsedSignature] = WeakKeyDic
 
 
 def _signature_parsed_once(handler: Callable[..., Any], names: dict[str, Any]) -> ParsedSignature:
-    """The same for all routers, and a third of what the rest takes."""
+    """The same for all routers, and a third of what it takes to build an API."""
     if handler not in _signatures:
         _signatures[handler] = _parse_signature(handler, names)
     return _signatures[handler]
@@ -171,12 +180,11 @@ def _signature_parsed_once(handler: Callable[..., Any], names: dict[str, Any]) -
 async def run_router(
     folder: Path, *, limits: ConnectionLimits | None = None, **settings: Any
 ) -> AsyncIterator[Running]:
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, _api_lent() as lend:
         # A stop waits for the poll under way.
         patch.setattr(queue_factory, "EmbeddedQueue", partial(EmbeddedQueue, long_poll_s=0.05))
-        # One with access control changes its document, also beside a router that has the common one.
-        write = _write_document if "auth" in settings else _document_written_once
-        patch.setattr(OpenAPIPlugin, "provide_openapi", write)
+        patch.setattr(job_store, "SqliteJobQueue", partial(SqliteJobQueue, long_poll_s=0.05))
+        patch.setattr(serve_module, "build_api", build_api if "auth" in settings else lend)
         patch.setattr(ParsedSignature, "from_fn", _signature_parsed_once)
         app = App(Settings(data_dir=folder, port=0, **settings))
         async with serve(app, limits=limits) as listening, aiohttp.ClientSession(listening.url) as session:

@@ -52,6 +52,6 @@ async def _deliver_all(limits: PoolLimits) -> list[Pool]:
             pool.submit(delivery(f"{number}-{message}", f"g{message}"))
         await asyncio.sleep(rng.random() * 0.02)
     deadline = clock.monotonic() + PATIENCE_S
-    while any(pool.buffered for pool in pools) and clock.monotonic() < deadline:
+    while any(pool.buffered or pool.in_flight for pool in pools) and clock.monotonic() < deadline:
         await asyncio.sleep(0.05)
     return pools

@@ -68,8 +68,11 @@ def hunt(
 
 
 def hunt_nothing(histories: Iterable[str]) -> list[Finding]:
-    """What goes wrong in these histories, stateful tests and tests without any bug."""
-    return [finding for part in _play([("", [history]) for history in histories], True).values() for finding in part]
+    """What goes wrong in these histories, stateful tests and tests without any bug; the tests in one run of pytest."""
+    wanted = list(histories)
+    tests = [one for one in wanted if ".py" in one]
+    parts = [[one] for one in wanted if ".py" not in one] + ([tests] if tests else [])
+    return [finding for part in _play([("", part) for part in parts], True).values() for finding in part]
 
 
 def kept_histories() -> dict[str, list[str]]:

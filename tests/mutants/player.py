@@ -5,7 +5,6 @@ the parent prints a line of JSON for each bug.
 """
 
 import argparse
-import gc
 import json
 import os
 import signal
@@ -20,6 +19,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
+from flowcatalyst.core import interpreter
 from flowcatalyst.simulation.loop import SeededLoop
 from tests.mutants.catalogue import MUTANTS, SURVIVORS
 from tests.mutants.mutant import ROOT, Hunter, Mutant
@@ -55,7 +55,7 @@ def main() -> None:
     options = parser.parse_args()
     jobs: list[Job] = [json.loads(line) for line in sys.stdin]
     _limit_steps()
-    gc.freeze()  # what all children share is not copied to be looked at
+    interpreter.tune()  # what all children share is not copied to be looked at
     for name, findings in _hunt_all(jobs, options.jobs, options.to_the_end):
         print(json.dumps([name, findings]), flush=True)
 
@@ -108,11 +108,12 @@ def _findings(mutant: Mutant | None, histories: Sequence[str]) -> Iterator[Findi
     if mutant is not None and mutant.hunter is Hunter.MACHINE:
         yield from _run_machine(mutant.where)
     elif mutant is not None and mutant.hunter is Hunter.TEST:
-        yield from _run_test(mutant.where)
+        yield from _run_tests(mutant.where)
+    elif histories and ".py" in histories[0]:
+        yield from _run_tests(*histories)
     else:
         for history in histories:
-            hunter = _run_machine if history in MACHINES else _run_test if ".py" in history else _play
-            yield from hunter(history)
+            yield from (_run_machine if history in MACHINES else _play)(history)
 
 
 def _play(history: str) -> Iterator[Finding]:
@@ -171,18 +172,18 @@ def _run_machine(name: str) -> Iterator[Finding]:
         yield name, {f"stateful test of {name}": repr(error)}
 
 
-def _run_test(test: str) -> Iterator[Finding]:
-    """A test that fails. One that cannot be found or collected is an error of ours, not a catch."""
+def _run_tests(*tests: str) -> Iterator[Finding]:
+    """The first test that fails. One that cannot be found or collected is an error of ours, not a catch."""
     output = StringIO()
     with redirect_stdout(output):
         quietly = ("-x", "-q", "-W", "ignore::pytest.PytestAssertRewriteWarning")
         without = ("-p", "no:cacheprovider", "-p", "no:schemathesis")  # takes longer to load than the test
-        ended = pytest.main([*quietly, *without, str(ROOT / test)])
+        ended = pytest.main([*quietly, *without, *(str(ROOT / test) for test in tests)])
     if ended == pytest.ExitCode.TESTS_FAILED:
         failed = (line for line in output.getvalue().splitlines() if line.startswith("FAILED"))
-        yield test, {test.rpartition("::")[2]: next(failed, "")}
+        yield tests[0], {tests[0].rpartition("::")[2]: next(failed, "")}
     elif ended != pytest.ExitCode.OK:
-        raise SystemExit(f"{test}: {ended!r}\n{output.getvalue()}")
+        raise SystemExit(f"{tests}: {ended!r}\n{output.getvalue()}")
 
 
 if __name__ == "__main__":

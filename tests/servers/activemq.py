@@ -8,16 +8,18 @@ from urllib.parse import quote, urlencode
 
 from tests.servers import free_port, running
 from tests.servers.certificate import Certificate
-from tests.servers.jvm import QUIET_LOG, Jars
-from tests.servers.process import ServerProcess, answers_amqp
+from tests.servers.jvm import QUIET_LOG, Jars, JvmServer
+from tests.servers.process import answers_amqp
 
 _JARS = Jars("activemq")
 
 
-class ActiveMqServer(ServerProcess):
+class ActiveMqServer(JvmServer):
     """One ActiveMQ Classic 6. Clients make its queues by using them; a message must be durable to survive a kill."""
 
     name = "activemq"
+    jars = _JARS
+    main = "ActiveMqBroker"
 
     def __init__(
         self, folder: Path, *, user: str = "", password: str = "", tls: bool = False, idle_s: float = 30.0
@@ -61,7 +63,7 @@ class ActiveMqServer(ServerProcess):
         amqp = f"amqp://127.0.0.1:{self.port}?transport.wireFormat.idleTimeout={self._idle_ms}"
         connectors.append(amqp)  # the last to start: when it answers, all do
         data = self.folder / "data"
-        return _JARS.command("ActiveMqBroker", data, self._user, self._password, *connectors, options=options)
+        return self.jars.command(self.main, data, self._user, self._password, *connectors, options=options)
 
     def _answers(self) -> bool:
         return answers_amqp(self.port)

@@ -6,19 +6,21 @@ from pathlib import Path
 from urllib.parse import quote
 
 from tests.servers import running
-from tests.servers.jvm import QUIET_LOG, Jars
-from tests.servers.process import ServerProcess, answers_amqp
+from tests.servers.jvm import QUIET_LOG, Jars, JvmServer
+from tests.servers.process import answers_amqp
 
 _JARS = Jars("artemis")
 
 
-class ArtemisServer(ServerProcess):
+class ArtemisServer(JvmServer):
     """One Artemis. `queues` exist from the start; any other a client makes by naming it with the capability "queue".
 
     Without that capability Artemis makes a topic, and what is sent before somebody listens is lost.
     """
 
     name = "artemis"
+    jars = _JARS
+    main = "ArtemisBroker"
 
     def __init__(
         self, folder: Path, *, user: str = "", password: str = "", queues: Sequence[str] = (), idle_s: float = 60.0
@@ -37,7 +39,7 @@ class ArtemisServer(ServerProcess):
 
     def _command(self) -> Sequence[str | Path]:
         arguments = [self._user, self._password, str(self.port), str(self._idle_ms), *self._queues]
-        return _JARS.command("ArtemisBroker", self.folder / "data", *arguments, options=QUIET_LOG)
+        return self.jars.command(self.main, self.folder / "data", *arguments, options=QUIET_LOG)
 
     def _answers(self) -> bool:
         return answers_amqp(self.port)

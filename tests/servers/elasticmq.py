@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.servers import running
-from tests.servers.jvm import Jars
-from tests.servers.process import ServerProcess, answers_http
+from tests.servers.jvm import Jars, JvmServer
+from tests.servers.process import answers_http
 
 _JARS = Jars("elasticmq")
 # By default H2 writes a commit half a second later, and a kill would lose what had been confirmed.
@@ -23,7 +23,7 @@ messages-storage {{ enabled = true, uri = "{database}" }}
 """
 
 
-class ElasticMqServer(ServerProcess):
+class ElasticMqServer(JvmServer):
     """One ElasticMQ. Clients create its queues by the API; it believes any credentials.
 
     Killed and started again, it has everything that was confirmed. But it has forgotten which groups were locked, and
@@ -31,6 +31,8 @@ class ElasticMqServer(ServerProcess):
     """
 
     name = "elasticmq"
+    jars = _JARS
+    main = "ElasticMq"
     region = "eu-central-1"
     account = "123456789012"
 
@@ -44,7 +46,7 @@ class ElasticMqServer(ServerProcess):
         values = {"port": self.port, "region": self.region, "account": self.account, "database": database}
         configuration = self.folder / "elasticmq.conf"
         configuration.write_text(_CONFIGURATION.format(**values))
-        return _JARS.command("ElasticMq", database, options=[f"-Dconfig.file={configuration}"])
+        return self.jars.command(self.main, database, options=[f"-Dconfig.file={configuration}"])
 
     def _answers(self) -> bool:
         # It serves before it has restored its queues, and who asks then is told that they do not exist.

@@ -6,11 +6,13 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.servers import ServerMissingError, needs, program
+from tests.servers.process import ServerProcess
 
 HERE = needs.HERE
 CACHE = needs.CACHE
@@ -34,7 +36,27 @@ class Jars:
 
     def command(self, main: str, *arguments: str | Path, options: Sequence[str] = ()) -> list[str | Path]:
         """The command that runs a class."""
-        return [_jdk("java"), *FAST_START, *options, "-cp", ":".join(self._classpath()), main, *arguments]
+        classpath, kept = ":".join(self._classpath()), self._kept(main)
+        classes = f"-XX:SharedArchiveFile={kept}" if kept.exists() else "-XX:+RecordDynamicDumpInfo"
+        return [_jdk("java"), *FAST_START, classes, *options, "-cp", classpath, main, *arguments]
+
+    def keep_classes(self, main: str, pid: int) -> None:
+        """Let later starts find in one file the thousands of classes that this one read and checked: half of the work.
+
+        A JVM that cannot use the file, as after an update, does without.
+        """
+        kept, jcmd = self._kept(main), needs.find("jcmd")
+        if kept.exists() or jcmd is None:
+            return
+        with _locked():
+            if not kept.exists():
+                new = kept.with_suffix(".new")
+                subprocess.run([jcmd, str(pid), "VM.cds", "dynamic_dump", new], capture_output=True)
+                if new.exists():
+                    new.rename(kept)
+
+    def _kept(self, main: str) -> Path:
+        return needs.jars_folder(self.name, self._files(), CACHE) / f"{main}.jsa"
 
     def _classpath(self) -> list[str]:
         """Only the first call of all asks Maven, and one after a jar went missing."""
@@ -42,10 +64,12 @@ class Jars:
         if (found := _read(made)) is not None:
             return found
         CACHE.mkdir(exist_ok=True)
-        with (CACHE / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # one test process resolves, the others wait and find
+        with _locked():  # one test process resolves, the others wait and find
             if (found := _read(made)) is None:
-                self._make(made)
+                if not _names_jars(made):
+                    self._make(made)
+                shutil.make_archive(str(made / "new"), "zip", made / "classes")  # kept classes are those of jars
+                (made / "new.zip").rename(made / "classes.jar")
                 found = _read(made)
         if found is None:
             raise ServerMissingError(f"Maven names jars of {self.name} that are not there")
@@ -72,12 +96,36 @@ class Jars:
         return [HERE / f"{self.name}.pom.xml", *(HERE / source for source in needs.JARS[self.name])]
 
 
+class JvmServer(ServerProcess):
+    """A server of ours that runs on a JVM."""
+
+    jars: Jars
+    main: str
+
+    def start(self) -> bool:
+        super().start()
+        self.jars.keep_classes(self.main, self.pid)
+        return True
+
+
 def _read(made: Path) -> list[str] | None:
+    ours = made / "classes.jar"
+    return [str(ours), *jars] if (jars := _names_jars(made)) and ours.exists() else None
+
+
+def _names_jars(made: Path) -> list[str] | None:
     try:
         jars = (made / "classpath").read_text().strip().split(":")
     except FileNotFoundError:
         return None
-    return [str(made / "classes"), *jars] if all(map(os.path.exists, jars)) else None
+    return jars if all(map(os.path.exists, jars)) else None
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    with (CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _jdk(name: str) -> str:

@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from time import process_time
 
+from flowcatalyst.core import interpreter
 from flowcatalyst.simulation.history import Kind
 from tests.sim.jobs.play import Played as PlayedJobs
 from tests.sim.jobs.play import play as play_jobs
@@ -70,10 +71,15 @@ def run_seeds(seeds: Sequence[int], jobs: int | None = None, kind: str | None = 
     """Play every seed once, on all cores; on queues of one kind if it is given."""
     chunks = [(kind, seeds[n : n + CHUNK]) for n in range(0, len(seeds), CHUNK)]
     total = RunOfSeeds()
-    with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=get_context("spawn")) as processes:
+    with ProcessPoolExecutor(jobs or os.cpu_count(), get_context("spawn"), initializer=_tune) as processes:
         for part in processes.map(_run_chunk, chunks):
             total.add(part)
     return total
+
+
+def _tune() -> None:
+    """As the routers they play. A function of this module, so that all it needs is loaded by then."""
+    interpreter.tune()
 
 
 def _run_chunk(chunk: tuple[str | None, Sequence[int]]) -> RunOfSeeds:

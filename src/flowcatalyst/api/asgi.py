@@ -3,6 +3,7 @@
 from typing import Final
 
 from litestar import Litestar
+from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.types import ControllerRouterHandler
 
@@ -95,26 +96,41 @@ _SANDBOX: Final[list[ControllerRouterHandler]] = [
 ]
 
 
+class Served:
+    """What handlers are given: a router, and what an API has of its own for it."""
+
+    def __init__(self, app: ServedRouter) -> None:
+        self.put(app)
+
+    def put(self, app: ServedRouter) -> None:
+        """Serve this router from now on; to build an API takes longer than to start a router."""
+        self.app, self.metrics, self.storage = app, Metrics(app), StorageProbe(app)
+
+
 def build_api(app: ServedRouter, *, with_sandbox: bool = True) -> Litestar:
-    """The API of a router. It may be served before the router runs and after it stopped: then it answers 503."""
-    its_metrics, storage = Metrics(app), StorageProbe(app)
+    """The API of a router. It may be served before the router runs and after it stopped: then it answers 503.
+
+    Its `state.served` can be told to serve another router with the same access control.
+    """
+    served = Served(app)
     auth, query_guard = app.settings.auth, QueryGuard()
     api = Litestar(
         route_handlers=[*_ROUTES, *(_SANDBOX if with_sandbox else [])],
         dependencies={
-            "app": Provide(lambda: app, sync_to_thread=False),
-            "sandbox": Provide(lambda: app.sandbox, sync_to_thread=False),
-            "metrics": Provide(lambda: its_metrics, sync_to_thread=False),
-            "storage": Provide(lambda: storage, sync_to_thread=False),
+            "app": Provide(lambda: served.app, sync_to_thread=False),
+            "sandbox": Provide(lambda: served.app.sandbox, sync_to_thread=False),
+            "metrics": Provide(lambda: served.metrics, sync_to_thread=False),
+            "storage": Provide(lambda: served.storage, sync_to_thread=False),
         },
         guards=[*origin_guards(auth.mode), *access_guards(auth, app.clock), query_guard.refuse_unknown],
         before_send=[add_browser_headers],
         exception_handlers=EXCEPTION_HANDLERS,
-        after_exception=[refusals_noted(app.audit)],
+        after_exception=[refusals_noted(lambda: served.app.audit)],
         openapi_config=openapi_config(),
         request_max_body_size=MAX_REQUEST_BYTES,
         logging_config=None,
         debug=False,
+        state=State({"served": served}),
     )
     document_parameters(api.openapi_schema)
     document_problems(api.openapi_schema)

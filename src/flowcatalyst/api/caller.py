@@ -37,7 +37,7 @@ def actor_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Actor:
     return Actor(identity.name, identity.role, address, forwarded_for)
 
 
-def refusals_noted(audit: AuditLog) -> Callable[[Exception, Scope], Awaitable[None]]:
+def refusals_noted(audit: Callable[[], AuditLog]) -> Callable[[Exception, Scope], Awaitable[None]]:
     """A hook that notes changes that were refused. The route stands for what was asked: a path may hold anything."""
 
     async def note(error: Exception, scope: Scope) -> None:
@@ -45,6 +45,6 @@ def refusals_noted(audit: AuditLog) -> Callable[[Exception, Scope], Awaitable[No
         if method in READING_METHODS or not isinstance(error, HTTPException) or error.status_code not in REFUSALS:
             return
         what = f"{error.status_code} {method} {scope['path_template']}"
-        audit.add_up(actor_of(ASGIConnection(scope)), AuditAction.REFUSED, what)
+        audit().add_up(actor_of(ASGIConnection(scope)), AuditAction.REFUSED, what)
 
     return note

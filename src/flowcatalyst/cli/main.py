@@ -1,5 +1,6 @@
 """The command `flowcatalyst`."""
 
+import gc
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -33,7 +34,10 @@ _MODULES: Final = {
 def main() -> None:
     """Entry point: errors of ours are one sentence, not a stack trace."""
     try:
-        command_line(sys.argv[1:])()
+        command = command_line(sys.argv[1:])
+        gc.freeze()
+        gc.enable()
+        command()
     except ConfigurationError as error:
         _die(error, EXIT_BAD_SETTINGS)
     except FlowCatalystError as error:

@@ -14,7 +14,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar, copy_context
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 from zlib import crc32
@@ -60,7 +60,6 @@ class SeededLoop(asyncio.BaseEventLoop):
         return self._now
 
     def call_soon(self, callback: Callable[..., Any], *args: Any, context: Context | None = None) -> asyncio.Handle:
-        self._check_closed()
         handle = asyncio.Handle(callback, args, self, context)
         life = handle._context.get(LIFE, 0)
         if life in self._paused:
@@ -68,6 +67,15 @@ class SeededLoop(asyncio.BaseEventLoop):
         elif life not in self._dead:
             self._make_ready(handle)
         return handle
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        """As asyncio's, but a pair in the heap: its numbers are compared without a call of Python for each."""
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        heappush(self._scheduled, (when, timer))
+        timer._scheduled = True
+        return timer
 
     def _make_ready(self, handle: asyncio.Handle) -> None:
         steps_a_task = isinstance(getattr(handle._callback, "__self__", None), asyncio.Task)
@@ -89,7 +97,7 @@ class SeededLoop(asyncio.BaseEventLoop):
         self._graveyard += self.tasks_of(life)
         self._paused.pop(life, None)
         self._drop_ready(life)
-        for timer in self._scheduled:
+        for _, timer in self._scheduled:
             if timer._context.get(LIFE, 0) == life:
                 timer.cancel()
 
@@ -98,7 +106,7 @@ class SeededLoop(asyncio.BaseEventLoop):
         self._callbacks = deque(handle for handle in self._callbacks if handle._context.get(LIFE, 0) != life)
 
     def timers_of(self, life: int) -> int:
-        return sum(not timer.cancelled() and timer._context.get(LIFE, 0) == life for timer in self._scheduled)
+        return sum(not timer.cancelled() and timer._context.get(LIFE, 0) == life for _, timer in self._scheduled)
 
     def tasks_of(self, life: int) -> list["asyncio.Task[Any]"]:
         return [task for task, its_life in self._life_of.items() if its_life == life and not task.done()]
@@ -128,13 +136,13 @@ class SeededLoop(asyncio.BaseEventLoop):
         """One step, or if nothing is ready one jump in time."""
         timers = self._scheduled
         if not self._callbacks and not self._task_steps:
-            while timers and timers[0]._cancelled:
-                heappop(timers)._scheduled = False
+            while timers and timers[0][1]._cancelled:
+                heappop(timers)[1]._scheduled = False
             if not timers:
                 raise DeadlockError
-            self._now = max(self._now, timers[0]._when)
-        while timers and timers[0]._when <= self._now:
-            timer = heappop(timers)
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            timer = heappop(timers)[1]
             timer._scheduled = False
             if not timer._cancelled:
                 self._paused.get(timer._context.get(LIFE, 0), self._callbacks).append(timer)

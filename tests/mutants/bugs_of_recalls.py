@@ -90,7 +90,10 @@ def _() -> None:
         return []
 
 
-@BUGS.add("what was on its way to a router when it was recalled is started")
+@BUGS.add(
+    "what was on its way to a router when it was recalled is started",
+    test="tests/integration/recall_test.py::test_what_was_on_its_way_to_a_router_when_it_was_recalled_is_not_started",
+)
 def _() -> None:
     @instead_of(Recaller, "return_late")
     def return_late(original: Any, self: Any, batch: Iterable[Delivery]) -> None:

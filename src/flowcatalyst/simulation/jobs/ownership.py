@@ -24,7 +24,7 @@ def one_attempt_per_handing_out(event: Event, story: Story) -> Iterator[str]:
     hold = known.hold
     if event.process in known.flights:
         yield "attempt while another one of it is in flight"
-    elif hold is not None and hold.process == event.process and hold.answer is not None:
+    elif hold is not None and hold.process == event.process and hold.answer is not None and not hold.is_of_before:
         yield "attempt although the one before it was not told to the store"
 
 
@@ -57,7 +57,9 @@ def stale_receipts_change_nothing(event: Event, story: Story) -> Iterator[str]:
         return
     if known.hold is None or known.hold.process != event.process:
         yield f"{event.kind} for {event.process}, which no longer has it"
-    elif event.kind is Kind.NACKED and known.hold.answer != settlement.outcome:
+    elif event.kind is Kind.NACKED and settlement.outcome not in (
+        (known.hold.answer, None) if known.hold.is_of_before else (known.hold.answer,)
+    ):
         yield "nacked without the attempt that was made, or with another one"
 
 

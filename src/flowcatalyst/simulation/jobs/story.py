@@ -22,8 +22,10 @@ class Hold:
     until: float
     index: int
     wall: float
+    taken: int = 0  # place of the latest handing-out, where `index` is that of one before it that goes on
     answer: Outcome | None = None
     answered_at: float = 0.0
+    is_of_before: bool = False  # that attempt began before `taken`: its process may have settled it as what it had then
 
     @property
     def delivered(self) -> bool:
@@ -52,6 +54,7 @@ class Known:
     delivered_by: set[str] = field(default_factory=set)  # processes that got a 2xx for it
     sent_to: dict[str, str] = field(default_factory=dict)  # by process: the target of its latest attempt
     delivered_to: dict[str, str] = field(default_factory=dict)  # the same of its latest 2xx
+    began: dict[str, int] = field(default_factory=dict)  # by process: where in the history its latest attempt is
     void: set[str] = field(default_factory=set)  # of the flights: those that began before somebody changed it
 
     @property
@@ -93,6 +96,9 @@ class Story:
             case Kind.ATTEMPT if known is not None:
                 known.flights.add(event.process)
                 known.sent_to[event.process] = event.value.target
+                known.began[event.process] = self.index
+                if (mine := known.in_memory.get(event.process)) is not None and mine.is_of_before:
+                    mine.answer, mine.is_of_before = None, False
             case Kind.ANSWER if known is not None:
                 self._answer(known, event)
             case Kind.CUT_OFF if known is not None:
@@ -141,7 +147,7 @@ class Story:
             for other in self.in_lane_with(known):
                 if other is not known and other.hold is not None and other.hold.number != lease.number:
                     other.hold = None
-        hold = Hold(event.process, lease.number, lease.until, self.index, event.wall)
+        hold = Hold(event.process, lease.number, lease.until, self.index, event.wall, self.index)
         known.hold = known.in_memory[event.process] = hold
         if before is not None and (before.answer is None or before.delivered):
             # It still has it in hand, and only gets a new lease.
@@ -170,6 +176,7 @@ class Story:
         hold = known.in_memory.get(event.process)
         if hold is not None:
             hold.answer, hold.answered_at = outcome, event.at
+            hold.is_of_before = known.began[event.process] < hold.taken
 
     def _acked(self, known: Known, process: str, settlement: Settlement) -> None:
         if settlement.result is Settled.OK and known.finished is None:
@@ -183,7 +190,8 @@ class Story:
             return
         known.in_memory.pop(process, None)
         known.hold, known.is_delayed = None, settlement.delay_s > 0
-        if (outcome := hold.answer) is None:
+        outcome = settlement.outcome if hold.is_of_before else hold.answer
+        if outcome is None:
             return
         known.settled.append(outcome)
         if outcome.result is Result.SUCCESS:

@@ -121,9 +121,10 @@ class JobModel:
             lease.unsettled.discard(name)
         self.leases = [lease for lease in self.leases if lease.unsettled]
 
-    def can(self, name: str, action: Action) -> bool:
+    def can(self, name: str, action: Action, now: float) -> bool:
         one = self.jobs[name]
-        if one.is_finished or self.in_hand(name) or (isinstance(action, Retry) and one.status is not Status.ERROR):
+        waits = one.status is Status.ERROR or one.visible_at > now
+        if one.is_finished or self.in_hand(name) or (isinstance(action, Retry) and not waits):
             return False
         needs_group = isinstance(action, Change) and action.mode in (NEXT, BLOCK)
         return not (needs_group and one.job.group is None)

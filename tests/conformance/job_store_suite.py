@@ -15,13 +15,14 @@ from tests.conformance.job_bench import BLOCK, NEXT, PARKED, JobBench, names, ta
 from tests.conformance.job_group_suite import JobGroupSuite
 from tests.conformance.job_house_suite import JobHouseSuite
 from tests.conformance.job_listing_suite import JobListingSuite
+from tests.conformance.job_recall_suite import JobRecallSuite
 from tests.support.demands import SetDemand
 
 OK, GONE = Settled.OK, Settled.GONE
 EVERY = Filter()
 
 
-class JobStoreSuite(JobActionSuite, JobGroupSuite, JobHouseSuite, JobListingSuite):
+class JobStoreSuite(JobActionSuite, JobGroupSuite, JobHouseSuite, JobListingSuite, JobRecallSuite):
     # Create and find
 
     async def test_a_job_is_found_as_it_was_made(self, bench: JobBench) -> None:

@@ -162,7 +162,7 @@ class JobWalk:
             return
         name, action = self._luck.choice(list(self._model.jobs)), self._any_action()
         now = self._bench.wall()
-        can = self._model.can(name, action)
+        can = self._model.can(name, action, now)
         self._tell(type(action).__name__, getattr(action, "mode", None), name, can)
         if not can:
             with pytest.raises(JobStateError):
@@ -176,7 +176,7 @@ class JobWalk:
         group, action, now = self._luck.choice(["a", "b"]), self._any_action(), self._bench.wall()
         acted = await store.act_on_all(Filter(group=group), action, "ann", 1000)
         named = [one.name for one in self._model.jobs.values() if one.job.group == group]
-        done = [name for name in named if self._model.can(name, action)]
+        done = [name for name in named if self._model.can(name, action, now)]
         self._tell("all of", group, type(action).__name__, getattr(action, "mode", None), done)
         assert (acted.done, acted.refused, acted.cursor) == (len(done), len(named) - len(done), None)
         for name in done:

@@ -237,7 +237,7 @@ async def test_a_repeated_idempotency_key_is_the_first_job(store: JobStore) -> N
 
 async def test_what_can_be_done_to_a_job_depends_on_where_it_is(store: JobStore) -> None:
     await create(store, "a")
-    with pytest.raises(JobStateError, match="only one in ERROR"):
+    with pytest.raises(JobStateError, match="only one that failed or was told to wait"):
         await store.act("a", Retry(), "me")
     (delivery,) = await store.queue.receive(1, 1)
     assert (await store.find("a")).status is Status.QUEUED

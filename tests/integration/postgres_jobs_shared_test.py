@@ -7,6 +7,7 @@ import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,8 +16,14 @@ from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.errors import StorageError
 from flowcatalyst.core.message import Attempt, Delivery, DispatchMode, ErrorKind, Outcome, Result, Settled
 from flowcatalyst.dispatch.job import Job, NewJob, Status, new_job
-from flowcatalyst.dispatch.store.contract import Filter
+from flowcatalyst.dispatch.store import postgres_rows
+from flowcatalyst.dispatch.store.contract import Cancel, Filter
 from flowcatalyst.dispatch.store.postgres import PostgresJobStore
+from flowcatalyst.dispatch.store.postgres_migrations import JOBS
+from flowcatalyst.queues.postgres.lanes import open_queue
+from flowcatalyst.queues.postgres.migrations import LANES
+from flowcatalyst.storage.postgres import PostgresPool
+from flowcatalyst.storage.postgres_migrations import PostgresMigrations
 from tests.servers.postgres import PostgresServer
 from tests.support.postgres import Bench, assert_consistent, server
 from tests.support.tcp_proxy import tcp_proxy
@@ -25,6 +32,7 @@ __all__ = ["server"]
 
 BLOCK, NEXT = DispatchMode.BLOCK_ON_ERROR, DispatchMode.NEXT_ON_ERROR
 PATIENCE_S = 60.0
+CREATING = 2  # the version whose functions make jobs
 DELIVERED = Outcome(Result.SUCCESS, status=200)
 FAILED = Outcome(Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR, status=500, detail="it broke")
 
@@ -244,3 +252,31 @@ async def test_tables_of_a_newer_version_are_refused_with_one_sentence(jobs: Job
     with pytest.raises(StorageError, match=r"made by a newer version of FlowCatalyst \(schema version 1000, this one"):
         await store.open()
     await store.close()
+
+
+@pytest.mark.parametrize("version", range(1, len(JOBS.steps)))
+async def test_jobs_in_tables_of_every_older_version_are_delivered_and_can_be_recalled(
+    jobs: Jobs, version: int
+) -> None:
+    """The lanes are those of the version before recalls, with jobs in hand if there are functions that make them."""
+    parts = [PostgresMigrations("lanes", LANES.steps[:6]), PostgresMigrations("jobs", JOBS.steps[:version])]
+    old = PostgresPool(jobs.bench.database(), parts)
+    queue = await old.run(partial(open_queue, name=postgres_rows.QUEUE))
+    made = [jobs.job("a1", "a"), jobs.job("a2", "a")]
+    if version >= CREATING:
+        await old.run(partial(postgres_rows.create, queue=queue, wall=jobs.clock.wall(), jobs=made))
+    await old.close()
+    store = await jobs.store()
+    if version < CREATING:
+        await store.create(made)
+    held = await store.queue.receive(10, 0)
+    assert [one.pointer.id for one in held] == ["a1", "a2"]
+    recall = await store.recall(["a2"])
+    leases = await store.queue.recalled(PATIENCE_S)
+    await store.queue.nack(held[1:], 0.0)
+    await store.queue.returned(leases)
+    assert await store.returned(recall, PATIENCE_S)
+    await store.act("a2", Cancel(), "ann")
+    await store.end_recall(recall)
+    assert await store.queue.ack(held[:1]) == [Settled.OK]
+    assert [(await store.find(name)).status for name in ("a1", "a2")] == [Status.COMPLETED, Status.CANCELLED]

@@ -95,16 +95,16 @@ def _() -> None:
 @BUGS.add("a person may change a job that a router has in hand")
 def _() -> None:
     @instead_of(act, "_check")
-    def check(original: Any, state: Any, action: Any) -> None:
+    def check(original: Any, state: Any, action: Any, *, waits: bool) -> None:
         if state.status is not Status.QUEUED:
-            original(state, action)
+            original(state, action, waits=waits)
 
 
 @BUGS.add("a person may not change what waits for a retry")
 def _() -> None:
     @instead_of(act, "_check")
-    def check(original: Any, state: Any, action: Any) -> None:
-        original(state, action)
+    def check(original: Any, state: Any, action: Any, *, waits: bool) -> None:
+        original(state, action, waits=waits)
         if state.next_attempt_at is not None:
             raise JobStateError("it waits for its retry")
 
@@ -112,9 +112,9 @@ def _() -> None:
 @BUGS.add("a finished job can be cancelled")
 def _() -> None:
     @instead_of(act, "_check")
-    def check(original: Any, state: Any, action: Any) -> None:
+    def check(original: Any, state: Any, action: Any, *, waits: bool) -> None:
         if state.status is not Status.COMPLETED:
-            original(state, action)
+            original(state, action, waits=waits)
 
 
 # Groups

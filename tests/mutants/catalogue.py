@@ -12,6 +12,7 @@ from tests.mutants import (
     bugs_of_pools,
     bugs_of_processes,
     bugs_of_queues,
+    bugs_of_recalls,
 )
 from tests.mutants.mutant import Mutant
 
@@ -25,6 +26,7 @@ _ALL: Final = (
     *bugs_of_processes.BUGS,
     *bugs_of_jobs.BUGS,
     *bugs_of_job_actions.BUGS,
+    *bugs_of_recalls.BUGS,
 )
 
 MUTANTS: Final[tuple[Mutant, ...]] = tuple(mutant for mutant in _ALL if not mutant.missing)

@@ -270,6 +270,7 @@ class Delivery(msgspec.Struct, eq=False):
     rejected: bool = False  # recorded as a dead letter; a copy that is replayed is a message of its own
     waits_for: str = ""  # why its group is on hold, in words; empty otherwise
     attempt: "Attempt | None" = None  # the latest one, for a queue that keeps them with the messages
+    recalled: bool = False  # somebody wants it back in its queue: no further attempt of it starts here
 
     @property
     def number(self) -> int:
@@ -307,6 +308,21 @@ def adopt_receipt(owned: Delivery, again: Delivery) -> None:
     owned.receipt = again.receipt
     owned.lease_until = again.lease_until
     owned.receive_count = again.receive_count
+    owned.recalled = False  # that was said of the lease before
+    if again.terms is not None:  # its queue keeps its attempts, and others may have made some
+        owned.failures, owned.earlier = again.failures, again.earlier
+
+
+def was_changed(owned: Delivery, again: Delivery) -> bool:
+    """Whether a message that its queue shows again is another one than we have: somebody edited it there."""
+    return content_mark(owned) != content_mark(again)
+
+
+def content_mark(delivery: Delivery) -> int:
+    """Tells what a message says from what it said before an edit; 0 where nobody can edit it."""
+    if delivery.terms is None:  # only a queue in which messages can be edited brings them
+        return 0
+    return hash((delivery.body, encode_pointer(delivery.pointer), delivery.terms))
 
 
 class Result(StrEnum):

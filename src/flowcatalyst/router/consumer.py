@@ -16,6 +16,7 @@ from flowcatalyst.queues.contract import Queue
 from flowcatalyst.queues.raw import POINTERS, Reader
 from flowcatalyst.router.pool_tools import DeadLetterSink
 from flowcatalyst.router.queue_reports import QueueReports
+from flowcatalyst.router.recaller import Recaller
 from flowcatalyst.router.router import Router
 from flowcatalyst.router.settler import Settler
 from flowcatalyst.router.standstill import Standstill
@@ -46,6 +47,7 @@ class Consumer:
         clock: Clock,
         reader: Reader = POINTERS,
         standstill: Standstill | None = None,
+        recaller: Recaller | None = None,
     ) -> None:
         self.reports = QueueReports(queue, settler, warnings, clock)
         self.restarts = 0
@@ -60,6 +62,7 @@ class Consumer:
         self._clock = clock
         self._read = reader
         self._standstill = standstill or Standstill(clock, warnings)
+        self._recaller = recaller
         self._fed: set[str] = set()  # codes of the pools that took the last batch
         self._stop_asked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pause_s = 0.0
@@ -208,6 +211,8 @@ class Consumer:
                 readable.append(delivery)
         if readable:
             self._router.route(readable)
+            if self._recaller is not None:
+                self._recaller.return_late(readable)
             one_of_each = {delivery.pointer.pool_code: delivery for delivery in readable}.values()
             self._fed = {self._router.pool_of(delivery).code for delivery in one_of_each}
         return unreadable

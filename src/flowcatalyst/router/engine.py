@@ -19,6 +19,7 @@ from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.core.warnings import WarningCode, WarningShelf
 from flowcatalyst.queues.contract import Loss, Queue
 from flowcatalyst.queues.raw import POINTERS, Reader
+from flowcatalyst.queues.recalls import RecallableQueue
 from flowcatalyst.router import standstill
 from flowcatalyst.router.blocked import BlockedGroups
 from flowcatalyst.router.breaker import Breakers
@@ -40,6 +41,7 @@ from flowcatalyst.router.policy import DEFAULT_DELAYS, Delays
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.pool_tools import AttemptLog, Attempts, DeadLetterSink, PoolTools
 from flowcatalyst.router.process_share import ProcessShare
+from flowcatalyst.router.recaller import Recaller
 from flowcatalyst.router.router import Router
 from flowcatalyst.router.settler import Settler
 from flowcatalyst.router.standstill import Standstill
@@ -222,9 +224,20 @@ class Engine:
             text += "of a queue that does not lock groups and redeliver in order would break the order of its groups"
             self._warnings.add(WarningCode.QUEUE_SETUP, Severity.WARN, text, "engine")
         settler = self.settlers[name] = Settler(queue, self.tracker)
+        recaller = Recaller(queue, settler, self.router) if isinstance(queue, RecallableQueue) else None
         self.consumers[name] = Consumer(
-            queue, settler, self.router, self._dead_letters, self._warnings, self._clock, reader, self._standstill
+            queue,
+            settler,
+            self.router,
+            self._dead_letters,
+            self._warnings,
+            self._clock,
+            reader,
+            self._standstill,
+            recaller,
         )
+        if recaller is not None:  # until the engine stops: only the queue of jobs can ask, and that is never removed
+            self._supervisor.spawn(self._tasks, f"recall {name}", recaller.run)
         self._settling[settler] = self._supervisor.spawn(self._tasks, f"settle {name}", settler.run)
         self._consuming[name] = []
         self._lease_watch.period_s = min(self._lease_watch.period_s, queue.capabilities.visibility_s / 4)

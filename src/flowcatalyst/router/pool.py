@@ -195,13 +195,13 @@ class Pool:
         if not len(self._scheduler):
             self._drained.set()
 
-    def release(self, delivery: Delivery) -> bool:
-        """Forget a message that is no longer ours, nack what its queue shows again after it. True: it waited here."""
+    def release(self, delivery: Delivery, *, recalled: bool = False, told: Told = None) -> int:
+        """Forget a waiting message that is not ours, nack what is behind it; how many. A recalled one is nacked too."""
         cut_off = self._scheduler.cut(delivery, attrgetter("is_shown_again"))
-        for follower in cut_off[1:]:
-            self._nack(follower, self._tools.delays.follower_s)
+        for one in cut_off if recalled else cut_off[1:]:
+            self._nack(one, 0.0 if recalled else self._tools.delays.follower_s, told=told)
         self._tell_capacity()
-        return bool(cut_off)
+        return len(cut_off)
 
     async def wait_drained(self) -> None:
         await self._drained.wait()
@@ -257,7 +257,8 @@ class Pool:
         while scheduler.has_ready and (not limited or self.rate.next_permit_at(now) <= now):
             delivery = scheduler.take()
             assert delivery is not None
-            if not delivery.source.still_ours(delivery) or 0.0 < delivery.expires_at <= self._tools.clock.wall():
+            over = delivery.recalled or 0.0 < delivery.expires_at <= self._tools.clock.wall()
+            if over or not delivery.source.still_ours(delivery):
                 self._lose(delivery)
                 continue
             if 0.0 < delivery.lease_until <= now and delivery.source.capabilities.ordered_redelivery:
@@ -280,10 +281,9 @@ class Pool:
         return None
 
     def _lose(self, delivery: Delivery) -> None:
-        """Let go of a message whose time is over, or that went with its connection, and of those behind it too."""
+        """Let go of a message that is over, went with its connection or was recalled, and of those behind it too."""
         self._scheduler.unstart(delivery)
-        for lost in self._scheduler.cut(delivery, attrgetter("is_shown_again")):
-            self._nack(lost, 0.0)  # says that it is no longer ours; its queue knows
+        self.release(delivery, recalled=True)  # says that it is no longer ours; its queue knows
 
     def _wait_at(self, gate: Gate, delivery: Delivery, now: float) -> None:
         """Nothing is spent, only time: the group waits here until its endpoint may be probed or has a slot for it."""

@@ -7,7 +7,16 @@ from typing import Final
 import structlog
 
 from flowcatalyst.core.logs import debug_is_on
-from flowcatalyst.core.message import DEFAULT_POOL, UNREADABLE, Delivery, Severity, adopt_receipt, named_group
+from flowcatalyst.core.message import (
+    DEFAULT_POOL,
+    UNREADABLE,
+    Delivery,
+    Severity,
+    Told,
+    adopt_receipt,
+    named_group,
+    was_changed,
+)
 from flowcatalyst.core.warnings import WarningCode, WarningSink
 from flowcatalyst.queues.contract import FreeCapacity
 from flowcatalyst.router.limits import DEFAULT_POOL_LIMITS, PoolLimits
@@ -18,6 +27,7 @@ UNREADABLE_AT_ONCE: Final = 10
 UNKNOWN: Final = "unknown"
 MISSING: Final = "missing"
 REFUSAL_S: Final = 10.0  # always the same: that a pool is full is no failure of the message
+EDITED_S: Final = 1.0  # for a message that was edited while an attempt of it, as it was before, is in flight
 
 log = structlog.get_logger("flowcatalyst.router")
 
@@ -163,12 +173,21 @@ class Router:
         if any(pool.release(delivery) for pool in self.all_pools()):
             self.tracker.remove(delivery)
 
+    def recall(self, deliveries: Iterable[Delivery], told: Told = None) -> int:
+        """Somebody wants these back where they came from: what has not started is nacked, in order and without a delay,
+        with what is behind it; how many. One in flight ends as usual, and is not tried again here."""
+        nacked = 0
+        for delivery in deliveries:
+            delivery.recalled = True
+            nacked += sum(pool.release(delivery, recalled=True, told=told) for pool in self.all_pools())
+        return nacked
+
     def adopt_owned(self, batch: Iterable[Delivery]) -> list[Delivery]:
         """Refresh the receipts of messages the router owns; returns the others."""
         others = []
         for delivery in batch:
             owned = self.tracker.owned(delivery.broker_id)
-            if owned is None:
+            if owned is None or was_changed(owned, delivery):
                 others.append(delivery)
             else:
                 adopt_receipt(owned, delivery)
@@ -182,8 +201,13 @@ class Router:
             # now: what came before it may be shown before it this time.
             if owned is not None and not owned.source.still_ours(owned):
                 self.release(owned)
+            elif owned is not None and was_changed(owned, delivery):
+                self.recall([owned])  # its receipt is worth nothing any more: it is delivered as it is shown now
         new, doubles = self.tracker.sort_out(batch)
         for kind, delivery, first in doubles:
+            if kind is Duplicate.REDELIVERED and was_changed(first, delivery):
+                new = self._nack_edited(delivery, new)
+                continue
             if kind is Duplicate.REDELIVERED:
                 adopt_receipt(first, delivery)
                 continue
@@ -197,6 +221,15 @@ class Router:
             )
             delivery.source.ack(delivery)
         return new
+
+    def _nack_edited(self, delivery: Delivery, new: Sequence[Delivery]) -> list[Delivery]:
+        """An attempt of it, as it was before somebody edited it, is in flight, and counts for nothing. It comes again
+        when that has ended, with those of its group; returns the others of the batch."""
+        delivery.source.nack(delivery, EDITED_S)
+        behind = [one for one in new if one.ordered and delivery.ordered and one.group == delivery.group]
+        for one in behind:
+            one.source.nack(one, 0.0)
+        return [one for one in new if one not in behind]
 
     def pool_of(self, delivery: Delivery) -> Pool:
         """The pool a message goes to: the one it names, else the default pool, made on demand. Its group is named."""

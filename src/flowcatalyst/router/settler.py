@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from flowcatalyst.core.errors import QueueUnavailableError
-from flowcatalyst.core.message import Attempt, Delivery, Settled, Told, adopt_receipt
+from flowcatalyst.core.message import Attempt, Delivery, Settled, Told, adopt_receipt, content_mark, was_changed
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.router.tracker import InFlightTracker
 
@@ -37,7 +37,8 @@ class Settler:
         self._acks: list[Delivery] = []
         self._nacks: dict[tuple[float, bool], list[Delivery]] = defaultdict(list)
         self._nack_tries: dict[Delivery, int] = {}
-        self._remembered: OrderedDict[str, Attempt | None] = OrderedDict()  # the attempt that delivered it
+        # The attempt that delivered it, and as what: it may be edited before it is shown again.
+        self._remembered: OrderedDict[str, tuple[Attempt | None, int]] = OrderedDict()
         self._unowned: dict[str, Delivery] = {}  # acks under way of messages that the tracker does not have
         self._on_acked: dict[Delivery, Callable[[], None]] = {}
         self._on_nacked: dict[Delivery, Callable[[], None]] = {}
@@ -79,13 +80,14 @@ class Settler:
     def ends_already(self, delivery: Delivery) -> bool:
         """Whether this is a redelivery of a message whose ack is under way or was lost: ack it with its new receipt."""
         ending = self._unowned.get(delivery.broker_id)
-        if ending is not None:
+        if ending is not None and not was_changed(ending, delivery):
             adopt_receipt(ending, delivery)
-        elif delivery.broker_id in self._remembered:
-            delivery.attempt = self._remembered[delivery.broker_id]
-            self.ack(delivery)
-        else:
+            return True
+        attempt, mark = self._remembered.get(delivery.broker_id, (None, None))
+        if mark is None or mark != content_mark(delivery):
             return False
+        delivery.attempt = attempt
+        self.ack(delivery)
         return True
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
@@ -171,7 +173,7 @@ class Settler:
                 continue
             else:
                 log.info("delete_remembered", action="delete_remembered", queue=self.name, broker_id=delivery.broker_id)
-                self._remembered[delivery.broker_id] = delivery.attempt
+                self._remembered[delivery.broker_id] = delivery.attempt, content_mark(delivery)
                 if len(self._remembered) > MAX_REMEMBERED_DELETES:
                     self._remembered.popitem(last=False)
             self._tracker.remove(delivery)

@@ -187,6 +187,8 @@ def draw_plan(seed: int) -> Plan:
     rng = random.Random(f"jobs:{seed}")
     if seed % 8 == 5:
         return _lapse(seed, rng)
+    if seed % 8 == 2:
+        return _recalls(seed, rng)
     return _prompt(seed, rng) if seed % 4 == 3 else _troubles(seed, rng)
 
 
@@ -220,6 +222,27 @@ def _lapse(seed: int, rng: random.Random) -> Plan:
         Act(rng.uniform(0.5, TROUBLES_S), "pause", rng.choice(plan.processes), rng.uniform(3.0, 7.0)) for _ in range(6)
     ]
     plan.acts = sorted([*(act for act in plan.acts if act.what != "crash"), *pauses], key=lambda act: act.at)
+    return plan
+
+
+def _recalls(seed: int, rng: random.Random) -> Plan:
+    """People act on jobs that routers have in hand: endpoints are slow, and some processes stand still for a while."""
+    plan = _troubles(seed, rng)
+    plan.theme, plan.visibility_s = "recalls", rng.choice((3.0, 3.0, 20.0))
+    plan.pools = {code: PoolLimits(concurrency=rng.randint(1, 3)) for code in TWO_POOLS}
+    draw = _Draw(rng, ("slow", "slow", "healthy"), features=_features(rng))
+    plan.batches = draw.batches(rng.randint(16, 32), TROUBLES_S / 2)
+    whats = ("cancel", "edit", "edit", "edit", "hold", "hold", "change", "retry")
+    people = [
+        Act(rng.uniform(0.5, TROUBLES_S), rng.choice(whats), seconds=rng.uniform(0.5, 4.0))
+        for _ in range(rng.randint(10, 40))
+    ]
+    pauses = [
+        Act(rng.uniform(0.5, TROUBLES_S), "pause", rng.choice(plan.processes), rng.uniform(0.2, 6.0))
+        for _ in range(rng.randint(0, 4))
+    ]
+    others = [act for act in plan.acts if draw.chance(0.3)]
+    plan.acts = sorted([*people, *pauses, *others], key=lambda act: act.at)
     return plan
 
 

@@ -2,18 +2,29 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from flowcatalyst.core.errors import FlowCatalystError
 from flowcatalyst.core.message import DispatchMode
-from flowcatalyst.dispatch.store.contract import Action, Cancel, Change, Retry
+from flowcatalyst.dispatch import acting
+from flowcatalyst.dispatch.job import JobState
+from flowcatalyst.dispatch.store.contract import (
+    Action,
+    Cancel,
+    Change,
+    GroupState,
+    InHandError,
+    JobStore,
+    Recall,
+    Retry,
+)
 from flowcatalyst.router.policy import Delays
 from flowcatalyst.simulation.endpoint import SimulatedHttp
 from flowcatalyst.simulation.jobs.checker import check
-from flowcatalyst.simulation.jobs.history import Counts, Event, Final, Kind
+from flowcatalyst.simulation.jobs.history import Counts, Event, Final, Kind, Refusal
 from flowcatalyst.simulation.jobs.store import Disk
 from flowcatalyst.simulation.jobs.world import JobsWorld, NoAnswerError, Process
 from flowcatalyst.simulation.loop import SeededLoop, run_seeded
@@ -71,6 +82,21 @@ def play_plan(plan: Plan) -> Played:
     events = world.history.events
     violations = check(events, nack_delay_s=NACK_DELAY_S, prompt=plan.theme == "prompt")
     return Played(plan, events, violations, world.dice.drawn, world.loop.trace, world.loop.steps, errors)
+
+
+class _Asked:
+    """The store of a process as one person uses it, who remembers whether routers answered that had jobs in hand."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self.answered: bool | None = None  # nobody was asked
+
+    async def returned(self, recall: Recall[Any], wait_s: float) -> bool:
+        self.answered = await self._store.returned(recall, wait_s)
+        return self.answered
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
 
 class _Stage:
@@ -191,15 +217,23 @@ class _Stage:
         job = job or people.choice(choice)
         kind, action = self._action(what)
         process = await self._somebody()
+        asked = _Asked(process.store)
 
         def tell(result: object) -> None:
+            recalled = asked.answered is not None
+            if isinstance(result, InHandError) and not recalled:
+                return  # it is recalled now
             if isinstance(result, Exception):
-                world.history.add(Kind.REFUSED, job, process.owner, kind)
-            else:
+                in_hand = isinstance(result, InHandError) and asked.answered is True
+                refusal = Refusal(kind, isinstance(result, InHandError) and self.plan.theme == "prompt")
+                self.dice.note("refused: being delivered", in_hand)
+                world.history.add(Kind.REFUSED, job, process.owner, refusal)
+            elif isinstance(result, JobState):
+                self.dice.note("acted on what was in hand", recalled)
                 world.history.add(kind, job, process.owner, action)
 
         with suppress(FlowCatalystError, NoAnswerError):  # he is refused, or does not know, and leaves it at that
-            await world.ask(process, lambda store: store.act(job, action, "somebody"), tell)
+            await world.ask(process, lambda _: acting.act(asked, job, action, "somebody"), tell)
 
     def _action(self, what: str) -> tuple[Kind, Action]:
         match what:
@@ -220,17 +254,25 @@ class _Stage:
                 await asyncio.sleep(0.5)
 
     async def _hold_or_release(self, group: str, kind: Kind) -> bool:
-        process = await self._somebody()
-        store = process.store
-        call = store.hold if kind is Kind.HELD else store.release
+        process, history, place = await self._somebody(), self.world.history, 0
+        asked = _Asked(process.store)
+
+        def tell(result: object) -> None:
+            nonlocal place
+            if isinstance(result, GroupState):
+                place = len(history)
+                history.add(kind, group, process.owner)
+
+        def call(_: object) -> Awaitable[GroupState]:
+            return acting.hold(asked, group, "somebody") if kind is Kind.HELD else asked.release(group, "somebody")
+
         try:
-            await self.world.ask(
-                process,
-                lambda _: call(group, "somebody"),
-                lambda _: self.world.history.add(kind, group, process.owner),
-            )
+            await self.world.ask(process, call, tell)
         except (FlowCatalystError, NoAnswerError):
             return kind is Kind.HELD  # it may be held all the same
+        if kind is Kind.HELD:
+            self.dice.note("a hold reached what was in hand", asked.answered is True)
+            history.add(Kind.HOLD_TOLD, group, process.owner, place)
         return True
 
     # The end

@@ -18,6 +18,9 @@ COUNTED = (
     "clock stepped ahead",
     "clock stepped back",
     "asked again with the same key",
+    "acted on what was in hand",
+    "refused: being delivered",
+    "a hold reached what was in hand",
 )
 # What the history tells.
 WAYS_ON = (Kind.RETRIED, Kind.CANCELLED, Kind.CHANGED, Kind.EXPIRED)

@@ -15,8 +15,9 @@ from flowcatalyst.api.dispatch.platform import as_shown, store_of
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.control.audit import AuditAction
 from flowcatalyst.core.message import MAX_NAME_CHARS
+from flowcatalyst.dispatch import acting
 from flowcatalyst.dispatch.job import InvalidJobError, JobState, check_text
-from flowcatalyst.dispatch.store.contract import Cancel, Retry
+from flowcatalyst.dispatch.store.contract import Cancel, JobStateError, Retry
 
 MAX_LISTED: Final = 1000
 MAX_CURSOR_CHARS: Final = 4096
@@ -70,9 +71,13 @@ async def get_group(app: TheApp, group: GroupName) -> GroupView:
     summary="Hold a group of jobs",
 )
 async def hold_group(request: Request[Any, Any, Any], app: TheApp, group: GroupName) -> GroupView:
-    """Nothing more of it starts until it is released. What a router has in hand ends as usual."""
+    """Nothing of it starts from the answer on until it is released; an attempt in flight ends as usual."""
     actor, name = actor_of(request), _name(group)
-    state = await store_of(app).hold(name, actor.who)
+    try:
+        state = await acting.hold(store_of(app), name, actor.who)
+    except JobStateError:  # it is held all the same
+        app.audit.record(actor, AuditAction.GROUP_HOLD, f"group {name}", "a router did not answer", 1)
+        raise
     app.audit.record(actor, AuditAction.GROUP_HOLD, f"group {name}", "", state.jobs)
     return GroupView.of(state)
 
@@ -98,10 +103,10 @@ async def release_group(request: Request[Any, Any, Any], app: TheApp, group: Gro
     summary="Try the first job of a group again",
 )
 async def retry_head(request: Request[Any, Any, Any], app: TheApp, group: GroupName) -> HeadAction:
-    """At once, if it is in ERROR: the group goes on if that succeeds."""
+    """At once, if it failed or was told to wait: the group goes on if that succeeds."""
     store, actor, name = store_of(app), actor_of(request), _name(group)
     head = await _head(app, name)
-    state = await store.act(head.job.id, Retry(), actor.who)
+    state = await acting.act(store, head.job.id, Retry(), actor.who)
     app.audit.record(actor, AuditAction.JOB_RETRY, f"job {head.job.id}", f"first of group {name}", 1)
     return HeadAction(JobView.of(as_shown(app, state)), GroupView.of(await store.group(name)))
 
@@ -116,7 +121,7 @@ async def skip_head(request: Request[Any, Any, Any], app: TheApp, group: GroupNa
     """The group goes on with the next one."""
     store, actor, name = store_of(app), actor_of(request), _name(group)
     head = await _head(app, name)
-    state = await store.act(head.job.id, Cancel(), actor.who)
+    state = await acting.act(store, head.job.id, Cancel(), actor.who)
     app.job_counts.cancelled += 1
     app.audit.record(actor, AuditAction.JOB_CANCEL, f"job {head.job.id}", f"first of group {name}", 1)
     return HeadAction(JobView.of(state), GroupView.of(await store.group(name)))

@@ -16,6 +16,7 @@ from flowcatalyst.api.dispatch.platform import as_shown, checked_id, store_of
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.control.audit import AuditAction
+from flowcatalyst.dispatch import acting
 from flowcatalyst.dispatch.change import JobChange, change_of
 from flowcatalyst.dispatch.job import InvalidJobError, Job, Status
 from flowcatalyst.dispatch.store.contract import Cancel, Change, Retry, in_words
@@ -34,9 +35,10 @@ async def retry_job(
     app: TheApp,
     id: JobId,  # noqa: A002 - the name in the path
 ) -> JobView:
-    """At once, and with all its retries, if it is in ERROR. Its group goes on if it was blocked by that."""
+    """At once, and with all its retries, if it failed or its endpoint told it to wait. Its group goes on if it was
+    blocked by that."""
     actor = actor_of(request)
-    state = await store_of(app).act(checked_id(id), Retry(), actor.who)
+    state = await acting.act(store_of(app), checked_id(id), Retry(), actor.who)
     app.audit.record(actor, AuditAction.JOB_RETRY, f"job {id}", "", 1)
     return JobView.of(as_shown(app, state))
 
@@ -52,9 +54,9 @@ async def cancel_job(
     app: TheApp,
     id: JobId,  # noqa: A002 - the name in the path
 ) -> JobView:
-    """It is never tried (again), and its group goes on."""
+    """It is never tried (again), and its group goes on. One whose attempt is in flight is refused with 409."""
     actor = actor_of(request)
-    state = await store_of(app).act(checked_id(id), Cancel(), actor.who)
+    state = await acting.act(store_of(app), checked_id(id), Cancel(), actor.who)
     app.job_counts.cancelled += 1
     app.audit.record(actor, AuditAction.JOB_CANCEL, f"job {id}", "", 1)
     return JobView.of(state)
@@ -77,9 +79,9 @@ async def change_job(
     asked = await read_json(request, _change)
     found = await store.find(checked_id(id))
     change = checked_change(app, asked, found.job)
-    state = await store.act(id, change, actor.who)
+    state = await acting.act(store, id, change, actor.who)
     if change != Change(mode=change.mode) and state.status is Status.ERROR and state.next_attempt_at is None:
-        state = await store.act(id, Retry(), actor.who)
+        state = await acting.act(store, id, Retry(), actor.who)
     app.audit.record(actor, AuditAction.JOB_CHANGE, f"job {id}", in_words(change), 1)
     return JobView.of(as_shown(app, state))
 

@@ -18,6 +18,7 @@ from flowcatalyst.api.dispatch.platform import store_of
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.control.audit import AuditAction
+from flowcatalyst.dispatch import acting
 from flowcatalyst.dispatch.change import JobChange
 from flowcatalyst.dispatch.job import Status
 from flowcatalyst.dispatch.store.contract import Action, Cancel, Filter, Retry, in_words
@@ -26,7 +27,7 @@ PART: Final = 200  # jobs of one transaction
 PAUSE_S: Final = 0.01  # after each: others write too
 MOST_COUNTED: Final = 1_000_000
 
-# Which jobs an action can be done to, as far as their status decides. What a router has in hand is refused.
+# Which jobs an action can be done to, as far as their status decides. What is being delivered is refused.
 _RETRIED: Final = (Status.ERROR,)
 _UNFINISHED: Final = (Status.PENDING, Status.ERROR, Status.QUEUED)
 
@@ -47,7 +48,7 @@ class BulkChange(BulkAction, rename="camel", forbid_unknown_fields=True, kw_only
 
 class BulkResult(msgspec.Struct, rename="camel", omit_defaults=True):
     """`matched` of a dry run: how many jobs there are, up to 1,000,000. Else how many it was `done` to, and how many
-    `refused` because a router had them in hand just then, or they were not in a state for it."""
+    `refused` because they were being delivered just then, or were not in a state for it."""
 
     matched: int | None = None
     done: int | None = None
@@ -123,7 +124,7 @@ async def _act(
         for part in parts:
             cursor: int | None = None
             while True:
-                acted = await store.act_on_all(part, action, actor.who, PART, cursor)
+                acted = await acting.act_on_all(store, part, action, actor.who, PART, cursor)
                 done, refused, cursor = done + acted.done, refused + acted.refused, acted.cursor
                 if cursor is None:
                     break

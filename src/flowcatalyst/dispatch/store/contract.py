@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from flowcatalyst.core.errors import FlowCatalystError
 from flowcatalyst.core.message import DispatchMode
@@ -16,6 +16,10 @@ class UnknownJobError(FlowCatalystError):
 
 class JobStateError(FlowCatalystError):
     """The job is not in a state in which that can be done."""
+
+
+class InHandError(JobStateError):
+    """A router has the job in hand: what it did not start can be recalled."""
 
 
 class CursorError(FlowCatalystError):
@@ -113,12 +117,21 @@ def in_words(action: Action) -> str:
             return "change " + ", ".join(([f"mode to {mode}"] if mode is not None else []) + changed)
 
 
+def in_hand(job_id: str) -> str:
+    return f"job {job_id} is in a router's hands"
+
+
+def not_to_be_retried(job_id: str, status: str) -> str:
+    return f"job {job_id} is {status}: only one that failed or was told to wait can be tried again"
+
+
 @dataclass(slots=True, frozen=True)
 class Acted:
     """What an action on all jobs of a filter came to."""
 
     done: int
     refused: int = 0  # not in a state for it, as one that a router has in hand
+    in_hand: tuple[str, ...] = ()  # of these, those that a router has
     cursor: int | None = None  # where the next part begins; None: that was all
 
 
@@ -163,6 +176,19 @@ class Figures:
     oldest_waiting_at: float | None  # when the oldest job was made that could start
 
 
+Until = TypeVar("Until")
+
+
+@dataclass(slots=True, frozen=True)
+class Recall(Generic[Until]):
+    """What routers were asked to return as far as they did not start it. Nothing more of that is handed out until the
+    recall is ended, or for `RECALL_LOCK_S` should nobody do so."""
+
+    lanes: tuple[int, ...]  # none: nobody has anything of it in hand
+    until: Until  # by the clock of the database; no two recalls of a lane have the same
+
+
+RECALL_LOCK_S: Final = 5.0
 PLACES_COUNTED: Final = 10_000
 GROUP_SIZES: Final = (1, 10, 100, 1_000, 10_000, 100_000)
 
@@ -216,8 +242,8 @@ class JobStore(Protocol):
     async def act(self, job_id: str, action: Action, actor: str) -> JobState:
         """Whatever it unblocks starts at once.
 
-        Raises `UnknownJobError`, or `JobStateError` if the job is finished, in a router's hands, or, for a retry, not
-        in ERROR.
+        Raises `UnknownJobError`, or `JobStateError` if the job is finished, or, for a retry, neither failed nor was
+        told to wait; `InHandError` if a router has it. `dispatch.acting` recalls it then.
         """
 
     async def act_on_all(
@@ -226,9 +252,20 @@ class JobStore(Protocol):
         """The same for up to `limit` jobs of a filter, in one unit of work; those it cannot be done to are left."""
 
     async def hold(self, group: str, actor: str) -> GroupState:
-        """Nothing more of a group starts until it is released; what a router has in hand ends as usual."""
+        """Nothing more of a group is handed out until it is released. What a router has in hand is for a recall."""
 
     async def release(self, group: str, actor: str) -> GroupState: ...
+
+    # Acting on what a router has in hand
+
+    async def recall(self, jobs: Sequence[str] = (), group: str | None = None) -> Recall[Any]:
+        """Ask whoever has them in hand for all that was not started of the lanes of these jobs, and of a group."""
+
+    async def returned(self, recall: Recall[Any], wait_s: float) -> bool:
+        """Whether all who were asked have answered, within so many seconds: what they still have is in flight."""
+
+    async def end_recall(self, recall: Recall[Any]) -> None:
+        """Hand out what came back."""
 
     # Keeping house
 

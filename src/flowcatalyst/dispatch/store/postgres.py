@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from typing import Final, TypeVar
 
@@ -24,6 +25,7 @@ from flowcatalyst.dispatch.store.contract import (
     GroupState,
     Page,
     Place,
+    Recall,
 )
 from flowcatalyst.dispatch.store.postgres_migrations import JOBS
 from flowcatalyst.dispatch.store.postgres_queue import PostgresJobQueue
@@ -36,6 +38,7 @@ T = TypeVar("T")
 PARTS: Final = (LANES, JOBS)
 COUNTED_AT_ONCE: Final = 10_000
 LEAD_LIMIT_S: Final = 5.0
+ANSWER_POLL_S: Final = 0.25  # should a notification be lost
 # Asked again on the same connection it is ours again, which costs nothing: it ends with the connection.
 _LEAD: Final = "SELECT pg_try_advisory_lock(1735159649, hashtext('flowcatalyst jobs of ' || $1))"
 READERS: Final = 4  # connections of those who look: they wait for nobody who writes
@@ -146,6 +149,25 @@ class PostgresJobStore:
     async def release(self, group: str, actor: str) -> GroupState:
         """Who released it is not kept: nothing is left that could show it."""
         return await self._change(partial(postgres_groups.release, name=group))
+
+    async def recall(self, jobs: Sequence[str] = (), group: str | None = None) -> Recall[datetime]:
+        asked = await self._change(partial(postgres_actions.recall, jobs=jobs, group=group))
+        self.queue.recalls.ring()
+        return asked
+
+    async def returned(self, recall: Recall[datetime], wait_s: float) -> bool:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while True:
+            news = self.queue.recalls.news
+            if await self.database.run(partial(postgres_actions.is_answered, lanes=recall.lanes)):
+                return True
+            if (left_s := until - loop.time()) <= 0:
+                return False
+            await self.queue.recalls.wait(news, min(left_s, ANSWER_POLL_S))
+
+    async def end_recall(self, recall: Recall[datetime]) -> None:
+        await self._change(partial(postgres_actions.end_recall, recall=recall))
 
     # Keeping house
 

@@ -1,21 +1,27 @@
 """What people do to the jobs and groups of a PostgreSQL database."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.dispatch.job import JobState, Status, encode_headers
 from flowcatalyst.dispatch.store import postgres_rows, postgres_search
 from flowcatalyst.dispatch.store.contract import (
+    RECALL_LOCK_S,
     Acted,
     Action,
     Cancel,
     Change,
     Filter,
+    InHandError,
     JobStateError,
+    Recall,
     Retry,
     UnknownJobError,
+    in_hand,
     in_words,
+    not_to_be_retried,
 )
 from flowcatalyst.dispatch.store.postgres_rows import stored
 from flowcatalyst.storage.postgres import Connection
@@ -45,13 +51,16 @@ async def act_on_all(
     """In a transaction of its caller, on a connection that walks indexes."""
     found = await postgres_search.find_numbers(connection, which, limit, cursor)
     if not found.numbers:
-        return Acted(0, 0, found.before)
+        return Acted(0, 0, (), found.before)
     await connection.execute("SELECT lock_jobs($1)", found.numbers)
     matching = await postgres_search.match(connection, which, found.numbers)  # some may have changed before we had them
     numbers = [number for number in found.numbers if number in matching]
     outcomes = await _act_on(connection, queue, wall, numbers, action, actor) if numbers else []
     done = sum(outcome == _DONE for outcome in outcomes)
-    return Acted(done, len(outcomes) - done, found.before)
+    taken = [number for number, outcome in zip(numbers, outcomes, strict=True) if outcome == Status.QUEUED]
+    states = await postgres_rows.states_of(connection, taken)
+    ids = tuple(states[number].job.id for number in taken)
+    return Acted(done, len(outcomes) - done, ids, found.before)
 
 
 async def _act_on(
@@ -92,7 +101,28 @@ def _refusal(job_id: str, outcome: str) -> Exception:
         case "BUSY":
             return QueueUnavailableError(f"job {job_id} is being changed by somebody else: try again")
         case Status.QUEUED:
-            return JobStateError(f"job {job_id} is in a router's hands: wait until its attempt ended")
+            return InHandError(in_hand(job_id))
         case Status.PENDING:
-            return JobStateError(f"job {job_id} is {outcome}: only one in ERROR can be tried again")
+            return JobStateError(not_to_be_retried(job_id, outcome))
     return JobStateError(f"job {job_id} is {outcome}")
+
+
+_RECALL: Final = "SELECT asked, until, is_busy FROM recall_lanes(lanes_to_recall($1, $2, $3), $4)"
+
+
+async def recall(connection: Connection, queue: int, jobs: Sequence[str], group: str | None) -> Recall[datetime]:
+    """Raises `QueueUnavailableError` if somebody else keeps some of them locked."""
+    name = None if group is None else stored(group)
+    row = await connection.fetchrow(_RECALL, queue, [stored(job) for job in jobs], name, RECALL_LOCK_S)
+    if row["is_busy"]:
+        raise QueueUnavailableError("these jobs are being changed by somebody else: try again")
+    return Recall(tuple(row["asked"]), row["until"])
+
+
+async def is_answered(connection: Connection, lanes: Sequence[int]) -> bool:
+    answered: bool = await connection.fetchval("SELECT recalls_answered($1)", lanes)
+    return answered
+
+
+async def end_recall(connection: Connection, queue: int, recall: Recall[datetime]) -> None:
+    await connection.execute("SELECT end_recall($1, $2, $3)", queue, recall.lanes, recall.until)

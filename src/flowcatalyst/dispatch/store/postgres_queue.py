@@ -1,9 +1,10 @@
 """The jobs of a PostgreSQL database as a queue."""
 
+import asyncio
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import isinf
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from flowcatalyst.core.message import Delivery, DispatchMode, MessagePointer, Settled, Terms
 from flowcatalyst.dispatch.store import postgres_rows
@@ -13,9 +14,11 @@ from flowcatalyst.queues.postgres.lanes import Ready, Receipt, Taken
 from flowcatalyst.queues.postgres.owners import Session
 from flowcatalyst.queues.postgres.queue import Held, OwedNack, PostgresQueue
 from flowcatalyst.queues.postgres.store import PostgresStore
+from flowcatalyst.queues.recalls import Lease, RecalledLeases
 from flowcatalyst.queues.sharing import LANE_SHARE, MAX_CODES
 from flowcatalyst.storage.postgres import Connection
 
+RECALL_POLL_S: Final = 1.0
 _LOOK = "SELECT pools, turns, due_in_s FROM look_for_jobs($1, $2, $3, $4)"
 _TAKE = """
     SELECT lane, seq, epoch, receives, failures, grp, attempts, id, target, pool, message_group, mode, content_type,
@@ -59,6 +62,31 @@ class PostgresJobQueue(PostgresQueue):
 
     def __init__(self, store: PostgresStore) -> None:
         super().__init__(store, postgres_rows.QUEUE)
+        self.recalls = RecalledLeases()
+        store.on_recall = self.recalls.ring
+
+    async def recalled(self, wait_s: float) -> Sequence[Lease]:
+        """The notice comes at once; looking now and then is for those that are lost."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while True:
+            news, session = self.recalls.news, self.store.session
+            if session is None:
+                leases = []  # what we had is free
+            else:
+                leases = await self.store.run(partial(lanes.recalled, owner=session.owner))
+            self.recalls.note(leases, loop.time())
+            if leases or (left_s := until - loop.time()) <= 0:
+                return leases
+            await self.recalls.wait(news, min(left_s, RECALL_POLL_S))
+
+    def is_recalled(self, delivery: Delivery) -> bool:
+        receipt = delivery.receipt.receipt
+        return self.recalls.have(receipt.lane, receipt.epoch)
+
+    async def returned(self, leases: Sequence[Lease]) -> None:
+        await self.store.run(partial(lanes.answer_recalls, leases=leases))
+        self.recalls.ring()
 
     async def _ready(self, connection: Connection, number: int, after: str | None) -> Ready:
         return lanes.ready_of(await connection.fetchrow(_LOOK, number, after, MAX_CODES, self._clock.wall()))

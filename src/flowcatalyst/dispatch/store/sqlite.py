@@ -1,5 +1,6 @@
 """Jobs in a SQLite file: the lanes of an embedded queue, with tables of jobs and attempts beside them."""
 
+import asyncio
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,24 +24,27 @@ from flowcatalyst.dispatch.store.contract import (
     GroupState,
     Page,
     Place,
+    Recall,
 )
-from flowcatalyst.dispatch.store.job_rows import act, enter, groups, house, look, settle, walk
+from flowcatalyst.dispatch.store.job_rows import act, enter, groups, house, look, recalling, settle, walk
 from flowcatalyst.dispatch.store.job_rows.columns import LOCK, QUEUE, jobs_of
 from flowcatalyst.queues.embedded import jobs as lanes_and_messages
 from flowcatalyst.queues.embedded.migrations import STEPS as LANES
 from flowcatalyst.queues.embedded.migrations import embedded_migrations
 from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore, storage_errors_as_queue_errors
 from flowcatalyst.queues.embedded.take import Taken
+from flowcatalyst.queues.recalls import Lease, RecalledLeases
 from flowcatalyst.storage.migrations import Migrations, numbered_steps
 
 T = TypeVar("T")
 
 EXPIRED_AT_ONCE: Final = 200  # jobs that one look for others ends
+RECALL_POLL_S: Final = 0.2  # how soon another process is heard
 LOOKS_PAST_EXPIRED: Final = 10  # how often one look goes on after it met nothing but jobs whose time is over
 
 _JOBS: Final = numbered_steps("flowcatalyst.dispatch.store.migrations", "")
 # In the order in which they were released: a later version of the lanes comes after what is here now.
-STEPS: Final = (*LANES[:3], *_JOBS[:2])
+STEPS: Final = (*LANES[:3], *_JOBS[:3])
 
 
 def job_migrations(wall: Callable[[], float], check: Callable[[sqlite3.Connection], None]) -> Migrations:
@@ -127,6 +131,25 @@ class SqliteJobStore:
         """Who released it is not kept: nothing is left that could show it."""
         return await self._change(partial(groups.release, name=group))
 
+    async def recall(self, jobs: Sequence[str] = (), group: str | None = None) -> Recall[float]:
+        asked = await self._change(partial(recalling.ask, jobs=tuple(jobs), group=group))
+        self.queue.recalls.ring()
+        return asked
+
+    async def returned(self, recall: Recall[float], wait_s: float) -> bool:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while True:
+            news = self.queue.recalls.news
+            if await self._read(partial(recalling.is_answered, lanes=recall.lanes)):
+                return True
+            if (left_s := until - loop.time()) <= 0:
+                return False
+            await self.queue.recalls.wait(news, min(left_s, RECALL_POLL_S))
+
+    async def end_recall(self, recall: Recall[float]) -> None:
+        await self._change(partial(recalling.end, recall=recall))
+
     # Keeping house
 
     async def expire(self, limit: int) -> int:
@@ -170,6 +193,7 @@ class SqliteJobQueue(EmbeddedQueue):
 
     def __init__(self, store: EmbeddedStore, *, poll_interval_s: float = 0.1, long_poll_s: float = 1.0) -> None:
         super().__init__(store, QUEUE, poll_interval_s=poll_interval_s, long_poll_s=long_poll_s)
+        self.recalls = RecalledLeases()
 
     async def change(self, job: Callable[[Connection], T]) -> T:
         """Change the jobs, and let those look again who wait for some."""
@@ -184,6 +208,25 @@ class SqliteJobQueue(EmbeddedQueue):
         now, wall = self.store.now(), self._clock.wall()
         job = partial(settle.nack, deliveries=tuple(deliveries), now=now, wall=wall, delay_s=delay_s)
         return await self._run(partial(job, unlock=unlock)) if deliveries else []
+
+    async def recalled(self, wait_s: float) -> Sequence[Lease]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while True:
+            news = self.recalls.news
+            with storage_errors_as_queue_errors():
+                leases = await self.store.writer.read(partial(recalling.recalled, owner=self.store.owner))
+            self.recalls.note(leases, loop.time())
+            if leases or (left_s := until - loop.time()) <= 0:
+                return leases
+            await self.recalls.wait(news, min(left_s, RECALL_POLL_S))
+
+    def is_recalled(self, delivery: Delivery) -> bool:
+        return self.recalls.have(delivery.receipt.lane, delivery.receipt.epoch)
+
+    async def returned(self, leases: Sequence[Lease]) -> None:
+        await self._run(partial(recalling.answer, leases=leases))
+        self.recalls.ring()
 
     def _lease(self, take: Callable[[Connection], Taken], connection: Connection) -> Taken:
         """Jobs whose time is over are ended instead of being handed out."""

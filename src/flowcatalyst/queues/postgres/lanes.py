@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from flowcatalyst.core.message import MAX_NAME_CHARS, UNREADABLE, Settled, pool_code_of
 from flowcatalyst.queues.contract import Depth, Outgoing
+from flowcatalyst.queues.recalls import Lease
 from flowcatalyst.queues.sharing import LANE_SHARE
 from flowcatalyst.storage.postgres import Connection
 
@@ -195,6 +196,16 @@ def nacked(asked: int, held: Sequence[int], busy: Sequence[int]) -> list[Settled
     for place in busy:
         results[place - 1] = Settled.FAILED
     return results
+
+
+async def recalled(connection: Connection, owner: int) -> list[Lease]:
+    """Leases of an owner that somebody wants back, until it answers."""
+    return [Lease(*row) for row in await connection.fetch("SELECT lane, epoch FROM recalled($1)", owner)]
+
+
+async def answer_recalls(connection: Connection, leases: Sequence[Lease]) -> None:
+    lane_ids, epochs = [lease.lane for lease in leases], [lease.epoch for lease in leases]
+    await connection.execute("SELECT answer_recalls($1, $2)", lane_ids, epochs)
 
 
 async def depth(connection: Connection, queue: str) -> Depth:

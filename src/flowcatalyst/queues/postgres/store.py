@@ -3,7 +3,7 @@
 import asyncio
 import os
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -24,6 +24,7 @@ from flowcatalyst.storage.postgres_migrations import PostgresMigrations
 RENEW_LIMIT_S: Final = 2.5  # then the connection hangs: the next renewal goes over another one
 HURRY_EVERY_S: Final = 0.25  # while processes come or go
 DIVISIONS: Final = "divisions"  # the notice that they changed
+RECALLS: Final = "recalls"  # the notice that somebody wants something back, or got it
 
 log = structlog.get_logger("flowcatalyst.postgres")
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class PostgresStore:
         self._slept = False  # some waited since the last renewal
         self.is_announced = False  # publishers know that somebody waits here
         self._member: Member | None = None
+        self.on_recall: Callable[[], None] = lambda: None
 
     @property
     def session(self) -> Session | None:
@@ -253,6 +255,8 @@ class PostgresStore:
     def _on_notice(self, link: Connection, pid: int, channel: str, payload: str) -> None:
         if payload == DIVISIONS and self._member is not None:
             self._hurry.set()
+        if payload == RECALLS:
+            self.on_recall()
         for name, number in self._numbers.items():
             if str(number) == payload:
                 self.wake(name)

@@ -28,11 +28,13 @@ RULES: Final[dict[str, tuple[frozenset[Kind], Rule]]] = {
     "what is sent is what it says": (frozenset({Kind.ATTEMPT}), ownership.what_is_sent_is_what_it_says),
     "order of a group": (frozenset({Kind.ATTEMPT}), order.order_of_a_group),
     "nothing of a held group": (frozenset({Kind.TAKEN}), order.nothing_of_a_held_group),
+    "nothing of a held group starts": (frozenset({Kind.ATTEMPT}), order.nothing_of_a_held_group_starts),
     "waits for its time": (frozenset({Kind.TAKEN}), schedule.waits_for_its_time),
     "nothing after its end": (frozenset({Kind.TAKEN, Kind.ATTEMPT}), schedule.nothing_after_its_end),
     "expires in time": (frozenset({Kind.TAKEN, Kind.ATTEMPT, Kind.EXPIRED}), schedule.expires_in_time),
     "waits as its schedule says": (frozenset({Kind.TAKEN}), schedule.waits_as_its_schedule_says),
     "completed when delivered": (frozenset({Kind.ACKED}), endings.completed_when_delivered),
+    "delivered as it is": (frozenset({Kind.ACKED}), endings.delivered_as_it_is),
     "one job per key": (frozenset({Kind.CREATED}), endings.one_job_per_key),
     "nothing lost": (frozenset({Kind.FINAL, Kind.COUNTED}), endings.nothing_lost),
     "status is true": (frozenset({Kind.FINAL}), endings.status_is_true),
@@ -44,7 +46,7 @@ RULES: Final[dict[str, tuple[frozenset[Kind], Rule]]] = {
 KNOWN: Final = "nothing comes from nowhere"
 PROGRESS: Final = "progress"
 ALL_RULES: Final = (*RULES, KNOWN, PROGRESS)
-NOT_OF_JOBS: Final = (Kind.CREATED, Kind.HELD, Kind.RELEASED, Kind.STEPPED, Kind.HEALED, Kind.COUNTED)
+NOT_OF_JOBS: Final = (Kind.CREATED, Kind.HELD, Kind.HOLD_TOLD, Kind.RELEASED, Kind.STEPPED, Kind.HEALED, Kind.COUNTED)
 OF_PROCESSES: Final = (
     Kind.STARTED,
     Kind.STOPPING,

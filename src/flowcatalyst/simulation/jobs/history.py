@@ -29,8 +29,9 @@ class Kind(StrEnum):
     CANCELLED = "cancelled"  # []
     EXPIRED = "expired"  # []
     CHANGED = "changed"  # [Change] another mode, target, ...
-    REFUSED = "refused"  # [what a person wanted]
-    HELD = "held"  # [] nothing more of the group `job` starts
+    REFUSED = "refused"  # [Refusal]
+    HELD = "held"  # [] nothing more of the group `job` is handed out
+    HOLD_TOLD = "hold told"  # [place of HELD in the history] somebody was told that nothing of it starts
     RELEASED = "released"  # []
     STARTED = "started"  # [dict of concurrency by pool] a process works from now on
     STOPPING = "stopping"  # [] it was asked to end
@@ -50,6 +51,13 @@ class Sent(NamedTuple):
 
     pool: str
     target: str
+
+
+class Refusal(NamedTuple):
+    """What a person wanted and did not get. `in_flight`: because an attempt runs, where everybody is well."""
+
+    wanted: Kind
+    in_flight: bool = False
 
 
 @dataclass(slots=True, frozen=True)

@@ -32,6 +32,13 @@ def order_of_a_group(event: Event, story: Story) -> Iterator[str]:
         yield f"attempt although {other.job.id}, which comes before it, is not finished"
 
 
+def nothing_of_a_held_group_starts(event: Event, story: Story) -> Iterator[str]:
+    """Once somebody was told that a group is held no attempt of it begins, whoever had it in hand before."""
+    known = story.jobs[event.job]
+    if known.job.group in story.quiet and known.mode is not DispatchMode.IMMEDIATE:
+        yield f"attempt although somebody was told that group {known.job.group} is held"
+
+
 def nothing_of_a_held_group(event: Event, story: Story) -> Iterator[str]:
     """Nothing of a group that somebody holds is handed out, but for what is ordered with nothing."""
     known = story.jobs[event.job]

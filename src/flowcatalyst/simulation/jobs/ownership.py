@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from flowcatalyst.core.message import Settled
 from flowcatalyst.simulation.jobs.history import Event, Kind, Settlement
-from flowcatalyst.simulation.jobs.story import Story
+from flowcatalyst.simulation.jobs.story import GRAIN_S, Story
 
 
 def only_what_is_held_is_started(event: Event, story: Story) -> Iterator[str]:
@@ -24,7 +24,7 @@ def one_attempt_per_handing_out(event: Event, story: Story) -> Iterator[str]:
     hold = known.hold
     if event.process in known.flights:
         yield "attempt while another one of it is in flight"
-    elif hold is not None and hold.process == event.process and hold.answer is not None:
+    elif hold is not None and hold.process == event.process and hold.answer is not None and not hold.is_of_before:
         yield "attempt although the one before it was not told to the store"
 
 
@@ -57,7 +57,9 @@ def stale_receipts_change_nothing(event: Event, story: Story) -> Iterator[str]:
         return
     if known.hold is None or known.hold.process != event.process:
         yield f"{event.kind} for {event.process}, which no longer has it"
-    elif event.kind is Kind.NACKED and known.hold.answer != settlement.outcome:
+    elif event.kind is Kind.NACKED and settlement.outcome not in (
+        (known.hold.answer, None) if known.hold.is_of_before else (known.hold.answer,)
+    ):
         yield "nacked without the attempt that was made, or with another one"
 
 
@@ -69,15 +71,21 @@ def what_is_in_hand_is_not_changed(event: Event, story: Story) -> Iterator[str]:
     elif story.has_it(known, event.at):
         assert known.hold is not None
         yield f"{event.kind} while {known.hold.process} has it"
-    elif event.kind is Kind.RETRIED and not known.in_error:
-        yield "retried although it did not fail"
+    elif event.kind is Kind.RETRIED and not (known.in_error or known.is_delayed):
+        yield "retried although it neither failed nor was told to wait"
 
 
 def what_can_be_done_is_done(event: Event, story: Story) -> Iterator[str]:
-    """A person is refused only what cannot be done: the job is finished, in hand, or did not fail."""
-    known = story.jobs[event.job]
-    if known.finished is None and known.hold is None and (known.in_error or event.value != Kind.RETRIED):
-        yield f"refused to have it {event.value} although nobody has it"
+    """A person is refused only what cannot be done: the job is finished, in flight, or neither failed nor has to wait.
+
+    In hand without being in flight only where a process does not answer.
+    """
+    known, refusal = story.jobs[event.job], event.value
+    waits = known.in_error or known.not_before > event.at + GRAIN_S
+    if known.finished is None and known.hold is None and (waits or refusal.wanted is not Kind.RETRIED):
+        yield f"refused to have it {refusal.wanted} although nobody has it"
+    elif refusal.in_flight and known.hold is not None and known.hold.answer is None and not known.flights:
+        yield f"refused to have it {refusal.wanted} as if it were in flight"
 
 
 def what_is_sent_is_what_it_says(event: Event, story: Story) -> Iterator[str]:

@@ -22,8 +22,10 @@ class Hold:
     until: float
     index: int
     wall: float
+    taken: int = 0  # place of the latest handing-out, where `index` is that of one before it that goes on
     answer: Outcome | None = None
     answered_at: float = 0.0
+    is_of_before: bool = False  # that attempt began before `taken`: its process may have settled it as what it had then
 
     @property
     def delivered(self) -> bool:
@@ -50,6 +52,10 @@ class Known:
     settled: list[Outcome] = field(default_factory=list)  # of its attempts, in the order in which the store knows them
     flights: set[str] = field(default_factory=set)  # processes with an attempt of it in flight
     delivered_by: set[str] = field(default_factory=set)  # processes that got a 2xx for it
+    sent_to: dict[str, str] = field(default_factory=dict)  # by process: the target of its latest attempt
+    delivered_to: dict[str, str] = field(default_factory=dict)  # the same of its latest 2xx
+    began: dict[str, int] = field(default_factory=dict)  # by process: where in the history its latest attempt is
+    void: set[str] = field(default_factory=set)  # of the flights: those that began before somebody changed it
 
     @property
     def place(self) -> tuple[int, int]:
@@ -66,6 +72,7 @@ class Story:
         self.gone: set[str] = set()  # processes that are no longer believed to live
         self.stopping: set[str] = set()
         self.held: dict[str, int] = {}  # groups that somebody holds, and since when
+        self.quiet: set[str] = set()  # of these, groups of which somebody was told so
         self.latest_wall = 0.0
         self.index = 0
         self._nack_delay_s = nack_delay_s
@@ -88,10 +95,15 @@ class Story:
                     known.hold.until = max(known.hold.until, event.value)
             case Kind.ATTEMPT if known is not None:
                 known.flights.add(event.process)
+                known.sent_to[event.process] = event.value.target
+                known.began[event.process] = self.index
+                if (mine := known.in_memory.get(event.process)) is not None and mine.is_of_before:
+                    mine.answer, mine.is_of_before = None, False
             case Kind.ANSWER if known is not None:
                 self._answer(known, event)
             case Kind.CUT_OFF if known is not None:
                 known.flights.discard(event.process)
+                known.void.discard(event.process)
             case Kind.ACKED if known is not None:
                 self._acked(known, event.process, event.value)
             case Kind.NACKED if known is not None:
@@ -104,11 +116,16 @@ class Story:
                 self._finish(known, Status.EXPIRED)
             case Kind.CHANGED if known is not None:
                 known.target, known.hold = event.value.target or known.target, None
+                known.void |= known.flights  # who had it has no claim to it any more
+                known.in_memory.clear()
                 self._change_mode(known, event.value.mode or known.mode)
             case Kind.HELD:
                 self.held.setdefault(event.job, self.index)
+            case Kind.HOLD_TOLD if self.held.get(event.job, inf) <= event.value:
+                self.quiet.add(event.job)
             case Kind.RELEASED:
                 self.held.pop(event.job, None)
+                self.quiet.discard(event.job)
             case Kind.STOPPING:
                 self.stopping.add(event.process)
             case Kind.SIGNED_OFF | Kind.CRASHED | Kind.STOPPED:
@@ -130,7 +147,7 @@ class Story:
             for other in self.in_lane_with(known):
                 if other is not known and other.hold is not None and other.hold.number != lease.number:
                     other.hold = None
-        hold = Hold(event.process, lease.number, lease.until, self.index, event.wall)
+        hold = Hold(event.process, lease.number, lease.until, self.index, event.wall, self.index)
         known.hold = known.in_memory[event.process] = hold
         if before is not None and (before.answer is None or before.delivered):
             # It still has it in hand, and only gets a new lease.
@@ -152,9 +169,14 @@ class Story:
         known.tried[event.process] = self.index
         if outcome.result is Result.SUCCESS:
             known.delivered_by.add(event.process)
+            known.delivered_to[event.process] = known.sent_to[event.process]
+        if event.process in known.void:
+            known.void.discard(event.process)
+            return
         hold = known.in_memory.get(event.process)
         if hold is not None:
             hold.answer, hold.answered_at = outcome, event.at
+            hold.is_of_before = known.began[event.process] < hold.taken
 
     def _acked(self, known: Known, process: str, settlement: Settlement) -> None:
         if settlement.result is Settled.OK and known.finished is None:
@@ -168,7 +190,8 @@ class Story:
             return
         known.in_memory.pop(process, None)
         known.hold, known.is_delayed = None, settlement.delay_s > 0
-        if (outcome := hold.answer) is None:
+        outcome = settlement.outcome if hold.is_of_before else hold.answer
+        if outcome is None:
             return
         known.settled.append(outcome)
         if outcome.result is Result.SUCCESS:

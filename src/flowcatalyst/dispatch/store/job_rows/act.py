@@ -11,10 +11,13 @@ from flowcatalyst.dispatch.store.contract import (
     Cancel,
     Change,
     Filter,
+    InHandError,
     JobStateError,
     Retry,
     UnknownJobError,
+    in_hand,
     in_words,
+    not_to_be_retried,
 )
 from flowcatalyst.dispatch.store.job_rows.columns import LOCK, QUEUE, Row, refresh, row_by_id, state_of
 from flowcatalyst.dispatch.store.job_rows.look import find
@@ -48,13 +51,16 @@ def act_on_all(
 ) -> Acted:
     lanes.unlock_what_is_due(connection, QUEUE, now, LOCK)
     rows, end_of_part = rows_of(connection, which, limit, cursor, now)
-    refused = 0
+    refused: list[JobStateError] = []
+    in_hand: list[str] = []
     for row in rows:
         try:
             _act_on(connection, row, action, actor, now, wall)
-        except JobStateError:
-            refused += 1
-    return Acted(len(rows) - refused, refused, end_of_part)
+        except JobStateError as error:
+            refused.append(error)
+            if isinstance(error, InHandError):
+                in_hand.append(state_of(row).job.id)
+    return Acted(len(rows) - len(refused), len(refused), tuple(in_hand), end_of_part)
 
 
 _RETRY: Final = "UPDATE jobs SET status = 'PENDING', failures = 0, next_attempt_at = NULL WHERE number = ?"
@@ -71,8 +77,9 @@ _MESSAGE: Final = "SELECT lane, visible_at FROM messages WHERE seq = ?"
 def _act_on(connection: sqlite3.Connection, row: Row, action: Action, actor: str, now: float, wall: float) -> None:
     """Raises `JobStateError` before it has changed anything."""
     number, state = row[0], state_of(row)
-    _check(state, action)
     place = position(state.job.sequence, number)
+    _, visible_at = connection.execute(_MESSAGE, (place,)).fetchone() or (None, None)
+    _check(state, action, waits=visible_at is not None and visible_at > now)
     match action:
         case Cancel():
             end(connection, [place], Status.CANCELLED, now, wall)
@@ -91,14 +98,14 @@ def _act_on(connection: sqlite3.Connection, row: Row, action: Action, actor: str
         connection.execute(_REMEMBER, (number, wall, actor, in_words(action)))
 
 
-def _check(state: JobState, action: Action) -> None:
+def _check(state: JobState, action: Action, *, waits: bool) -> None:
     job_id, status = state.job.id, state.status
     if status in FINISHED:
         raise JobStateError(f"job {job_id} is {status}")
     if status is Status.QUEUED:
-        raise JobStateError(f"job {job_id} is in a router's hands: wait until its attempt ended")
-    if isinstance(action, Retry) and status is not Status.ERROR:
-        raise JobStateError(f"job {job_id} is {status}: only one in ERROR can be tried again")
+        raise InHandError(in_hand(job_id))
+    if isinstance(action, Retry) and status is not Status.ERROR and not waits:
+        raise JobStateError(not_to_be_retried(job_id, status))
     if isinstance(action, Change) and action.mode not in (None, DispatchMode.IMMEDIATE) and state.job.group is None:
         raise JobStateError(f"job {job_id} has no messageGroup: it can only be IMMEDIATE")
 

@@ -21,10 +21,13 @@ from flowcatalyst.queues.embedded.lanes import encode
 
 QUEUE: Final = "jobs"
 
-# Until when a lane is locked that nobody leases: for ever while its group is held, else as its first message says.
+# Until when a lane is locked that nobody leases: for ever while its group is held, else as its first message says, and
+# as long as somebody acts on what was recalled.
 LOCK: Final = """
     CASE WHEN EXISTS (SELECT 1 FROM groups WHERE name = l.grp AND held_since IS NOT NULL) THEN 9e999
-    ELSE (SELECT visible_at FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1) END"""
+    WHEN l.recalled_until IS NULL THEN (SELECT visible_at FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1)
+    ELSE max(l.recalled_until,
+      ifnull((SELECT visible_at FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1), 0)) END"""
 
 _COLUMNS: Final = (
     "number, id, kind, code, target, content_type, headers, grp, sequence, mode, pool, timeout_s, max_retries, delays, "

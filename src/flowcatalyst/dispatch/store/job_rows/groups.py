@@ -82,18 +82,17 @@ _LANES: Final = """
 def hold(connection: sqlite3.Connection, name: str, actor: str, now: float, wall: float) -> GroupState:
     """Who holds a group that is held already changes nothing."""
     connection.execute(_HOLD, {"name": encode(name), "wall": wall, "actor": actor})
-    _refresh(connection, name, now)
+    refresh(connection, lanes_of(connection, name), now)
     return group(connection, name, now)
 
 
 def release(connection: sqlite3.Connection, name: str, now: float, wall: float) -> GroupState:
     connection.execute(_RELEASE, (encode(name),))
     connection.execute(_FORGET, (encode(name),))
-    _refresh(connection, name, now)
+    refresh(connection, lanes_of(connection, name), now)
     return group(connection, name, now)
 
 
-def _refresh(connection: sqlite3.Connection, name: str, now: float) -> None:
+def lanes_of(connection: sqlite3.Connection, name: str) -> set[int]:
     """Also the lanes of jobs that left the group when they failed."""
-    found = connection.execute(_LANES, {"queue": QUEUE, "name": encode(name)})
-    refresh(connection, {lane for (lane,) in found}, now)
+    return {lane for (lane,) in connection.execute(_LANES, {"queue": QUEUE, "name": encode(name)})}

@@ -227,3 +227,17 @@ class JobRecallSuite:
         assert (await acted).status is Status.CANCELLED
         await other.act("a1", Retry(), "ann")
         assert await bench.finish(other) == ["a1"]
+
+    async def test_a_bulk_act_finds_jobs_whether_or_not_a_router_has_them_in_hand(self, bench: JobBench) -> None:
+        store = await bench.store()
+        await bench.create(store, "a1", "a2", mode=BLOCK)
+        await bench.create(store, "b1", mode=BLOCK)
+        unfinished = Filter(status=Status.PENDING, as_stored=True)
+        assert await store.count(unfinished, 10) == 3
+        held = [one for one in await take(store) if one.pointer.id in ("a1", "a2")]
+        assert await store.count(unfinished, 10) == 3
+        acted = await store.act_on_all(unfinished, Change(target="http://127.0.0.1:9/new"), "ann", 10)
+        assert (acted.done, acted.refused, sorted(acted.in_hand)) == (0, 3, ["a1", "a2", "b1"])
+        assert await store.queue.nack(held, 0.0) == [Settled.OK, Settled.OK]
+        acted = await store.act_on_all(unfinished, Change(target="http://127.0.0.1:9/new"), "ann", 10)
+        assert (acted.done, acted.in_hand) == (2, ("b1",))

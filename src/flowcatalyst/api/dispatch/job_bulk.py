@@ -30,6 +30,8 @@ MOST_COUNTED: Final = 1_000_000
 # Which jobs an action can be done to, as far as their status decides. What is being delivered is refused.
 _RETRIED: Final = (Status.ERROR,)
 _UNFINISHED: Final = (Status.PENDING, Status.ERROR, Status.QUEUED)
+# In this order: a job whose attempt fails meanwhile goes from one to the other.
+_STORED: Final = (Status.PENDING, Status.ERROR)
 
 
 class BulkAction(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only=True):
@@ -116,7 +118,9 @@ async def _act(
     if which.status is not None and which.status not in possible:
         names = " or ".join(possible)
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"this is not for jobs that are {which.status}, only {names}")
-    parts = [replace(which, status=one) for one in ([which.status] if which.status else possible)]
+    # By what is stored: routers take jobs and return them while one status after the other is looked at.
+    parts = [replace(which, status=one, as_stored=True) for one in _STORED if one in possible]
+    parts = parts if which.status is None else [which]
     if asked.dry_run:
         return BulkResult(matched=min(MOST_COUNTED, sum([await store.count(one, MOST_COUNTED) for one in parts])))
     done, refused, ended = 0, 0, False

@@ -72,6 +72,7 @@ class Filter:
     created_before: float | None = None
     metadata: tuple[tuple[str, str], ...] = ()  # all of these
     parked: bool | None = None  # in ERROR without a next attempt: it waits for a person
+    as_stored: bool = False  # its status is that, whether or not a router has it in hand just now
 
 
 @dataclass(slots=True, frozen=True)

@@ -148,7 +148,7 @@ def _add_conditions(query: _Query, which: Filter) -> None:
         query.conditions.append(f"s.lane IS NOT NULL AND {IS_LEASED}")
     elif which.status is not None:
         query.want("s.status = {}", which.status.value)
-        if which.status not in FINISHED:
+        if which.status not in FINISHED and not which.as_stored:
             query.conditions.append(f"NOT (s.lane IS NOT NULL AND {IS_LEASED})")
     for column, value in (
         ("j.mode", which.mode),

@@ -92,7 +92,7 @@ def _walk(connection: sqlite3.Connection, which: Filter, cursor: int | None) -> 
     elif which.status is not None:
         conditions.append("j.status = :status")
         parameters["status"] = which.status
-        if which.status not in FINISHED:
+        if which.status not in FINISHED and not which.as_stored:
             conditions.append(f"NOT {IS_LEASED}")
     if which.parked is not None:
         conditions.append(f"{'' if which.parked else 'NOT '}(j.status = 'ERROR' AND j.next_attempt_at IS NULL)")

@@ -77,7 +77,7 @@ async def test_a_job_whose_attempt_runs_is_in_progress(jobs: Dispatching) -> Non
     assert [one["status"] for one in (await jobs.client.get(f"{JOBS}?messageGroup=g")).json["items"]][
         -1
     ] == "IN_PROGRESS"
-    (await jobs.act("1", "cancel")).assert_problem(409, "in a router's hands")
+    (await jobs.act("1", "cancel")).assert_problem(409, "is being delivered right now")
     gate.set()
     await jobs.until("2", "COMPLETED")
     assert await jobs.listed("status=IN_PROGRESS") == []

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowcatalyst.queues.embedded.migrations import STEPS
+from flowcatalyst.storage import sqlite as sqlite_file
 from tests.support.clocks import SetClock
 from tests.support.embedded import opened, take
 
@@ -32,6 +33,8 @@ class Hanging(sqlite3.Connection):
 async def hang_after(path: Path, statement: str) -> None:
     """What the process does that is going to be killed."""
     Hanging.after = statement
+    # So that what it has done is in its file and not in memory only.
+    sqlite_file.CACHE_KIB = 1024  # type: ignore[misc]
     connect = sqlite3.connect
     sqlite3.connect = lambda *args, **options: connect(*args, factory=Hanging, **options)  # type: ignore[assignment]
     async with opened(path, SetClock()):

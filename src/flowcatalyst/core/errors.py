@@ -54,6 +54,13 @@ class LocalShortageError(DeliveryError):
         super().__init__(f"deliveries wait ({errno.errorcode[number]}): {LOCAL_SHORTAGES[number]}")
 
 
+class NotSignedError(LocalShortageError):
+    """A webhook cannot be signed here at the moment, so it is not sent: nobody but this machine is to blame."""
+
+    def __init__(self, why: str) -> None:
+        Exception.__init__(self, f"deliveries wait: {why}")
+
+
 class ConnectError(DeliveryError):
     """No connection to the endpoint: refused, unresolvable, TLS failure or connect timeout."""
 

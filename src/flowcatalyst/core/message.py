@@ -221,6 +221,16 @@ class Source(Protocol):
         """Whether the message is still ours, as far as can be told without asking the broker."""
 
 
+class Stamp(Protocol):
+    """What the queue of a message adds to each request for it, besides its own headers."""
+
+    def lines(self, delivery: "Delivery", body: bytes, wall: float) -> str:
+        """Lines of headers, each with its CRLF. Raises `NotSignedError` if it may not be sent as things are."""
+
+    def delivered(self, delivery: "Delivery") -> None:
+        """It was: what comes after it in its group may say so."""
+
+
 @dataclass(slots=True, frozen=True)
 class Terms:
     """What a message brings for itself: how long an attempt may take, and when it is tried again."""
@@ -257,6 +267,8 @@ class Delivery(msgspec.Struct, eq=False):
     terms: Terms | None = None  # its own; None: those of the router
     due_at: float = 0.0  # wall time from which on it could be delivered; 0: its queue cannot tell
     expires_at: float = 0.0  # wall time from which on it is not started any more; 0: it does not expire
+    position: int = 0  # in its group, as its queue counts attempts there; 0: it has none
+    stamp: Stamp | None = None
 
     source: Source = None  # type: ignore[assignment]  # where it came from and who settles it
     pointer: MessagePointer = None  # type: ignore[assignment]

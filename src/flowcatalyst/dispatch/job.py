@@ -104,6 +104,7 @@ class Job:
     idempotency_key: str | None
     metadata: dict[str, str]
     created_at: float
+    subscription: str | None = None  # that it was made for: it is signed with its secret, and paused with it
 
     @property
     def lane(self) -> str | None:
@@ -127,6 +128,7 @@ class JobState:
     next_attempt_at: float | None = None
     finished_at: float | None = None
     last_error: str = ""
+    position: int | None = None  # in its group, once an attempt was made: who goes first was decided then
 
 
 def new_job(asked: NewJob, job_id: str, now: float) -> Job:

@@ -45,6 +45,8 @@ class Mediator:
                 headers, body = _headers(pointer.auth_token), b'{"messageId":%b}' % msgspec.json.encode(pointer.id)
             in_group = f"{GROUP}: {header_safe(group)}\r\n" if group and group != DEFAULT_GROUP else ""
             lines = f"{MESSAGE_ID}: {header_safe(pointer.id)}\r\n{in_group}{ATTEMPT}: {delivery.number}\r\n"
+            if delivery.stamp is not None:
+                lines += delivery.stamp.lines(delivery, body, self._clock.wall())
             response = await client.post(target, headers, body, timeout_s, lines)
         except LocalShortageError:
             raise

@@ -52,6 +52,8 @@ class Judge:
         try:
             self._stats.attempt(outcome.result, duration_s)
             verdict = policy.decide(outcome, delivery, capabilities, limits, tools.delays)
+            if verdict is ACK and delivery.stamp is not None:
+                delivery.stamp.delivered(delivery)
             if (verdict is not ACK or tools.blocked.by_message) and delivery.terms is None:
                 tools.blocked.note(delivery, outcome, verdict, self._code, tools.clock.monotonic())
             is_expected = outcome.status in limits.retry_statuses  # whoever set the pool up knows of it

@@ -67,6 +67,7 @@ class Filter:
     code: str | None = None
     kind: Kind | None = None
     pool: str | None = None
+    subscription: str | None = None
     target: str | None = None  # the beginning of its URL
     created_from: float | None = None
     created_before: float | None = None
@@ -208,8 +209,12 @@ class JobStore(Protocol):
 
     async def close(self) -> None: ...
 
-    async def create(self, jobs: Sequence[Job]) -> list[Created]:
-        """Durable when it returns. One whose idempotency key is known is not made again."""
+    async def create(self, jobs: Sequence[Job], *, behind: bool = False) -> list[Created]:
+        """Durable when it returns. One whose idempotency key is known is not made again.
+
+        `behind`: each stands behind all that its group has waiting now, so that its sequence is raised to the highest
+        one there.
+        """
 
     # Looking: none of these waits for the writer
 
@@ -259,8 +264,11 @@ class JobStore(Protocol):
 
     # Acting on what a router has in hand
 
-    async def recall(self, jobs: Sequence[str] = (), group: str | None = None) -> Recall[Any]:
-        """Ask whoever has them in hand for all that was not started of the lanes of these jobs, and of a group."""
+    async def recall(
+        self, jobs: Sequence[str] = (), group: str | None = None, subscription: str | None = None
+    ) -> Recall[Any]:
+        """Ask whoever has them in hand for all that was not started of the lanes of these jobs, of a group, and of the
+        lanes that begin with a job of a subscription."""
 
     async def returned(self, recall: Recall[Any], wait_s: float) -> bool:
         """Whether all who were asked have answered, within so many seconds: what they still have is in flight."""

@@ -296,7 +296,7 @@ def queue_in_toml(name: str = "q", uri: str = "embedded:q", more: str = "") -> s
         (queue_in_toml("orders") * 2, "settings name queue orders twice"),
         (queue_in_toml("high", "sqs://high"), "settings name queue high twice"),
         (queue_in_toml("other", "embedded:default"), "settings name one queue twice"),
-        ("[embedded]\nqueues = []", "settings have no queue"),
+        ("[embedded]\nqueues = []\n[platform]\nenabled = false", "settings have no queue"),
         ("[embedded]\nqueues = ['a', 'a']", "settings name queue a twice"),
         ("[nats]\npasword = 's3cret'", "nats.pasword is not a setting"),
         ("[nats]\npassword = ['s3cret']", "nats.password should be text"),

@@ -19,6 +19,7 @@ EXIT_FAILED = 1
 _MODULES: Final = {
     "up": "run",
     "router": "run",
+    "platform": "run",
     "publish": "publish",
     "seed": "seed",
     "simulate": "simulate",

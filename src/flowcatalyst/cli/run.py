@@ -1,4 +1,4 @@
-"""`flowcatalyst up` and `flowcatalyst router`: run until a signal comes, then stop in order."""
+"""`flowcatalyst up`, `router` and `platform`: run until a signal comes, then stop in order."""
 
 import asyncio
 import os
@@ -38,8 +38,10 @@ def up(
     config: SettingsFile = None,
     demo: Annotated[bool, typer.Option("--demo", help="Feed steady traffic to the built-in receivers")] = False,
 ) -> None:
-    """Run everything in one process: embedded queue, router, API."""
+    """Run everything in one process: events and webhooks, embedded queue, router, API."""
     settings = load_settings(config, host=host, port=port, data_dir=data_dir)
+    if settings.platform.enabled is None:
+        settings.platform.enabled = True
     if demo and data_dir is None:
         # Its traffic does not mix with messages that matter, nor with that of a demo on another port.
         settings.data_dir /= "demo" if settings.port == DEFAULT_PORT else f"demo-{settings.port}"
@@ -68,6 +70,26 @@ def router(
             "the router does not know its pools and queues: set MESSAGE_ROUTER_CONFIG_URL, or --config-url, to a URL "
             "or a JSON file, or name the queues in the settings"
         )
+    _run(settings, demo=False, with_sandbox=False)
+
+
+def platform(
+    host: Host = None,
+    port: Port = None,
+    data_dir: DataDir = None,
+    config: SettingsFile = None,
+) -> None:
+    """Run the dispatch platform alone: events and jobs in, webhooks out.
+
+    It reads no queues but those that its settings name. Any number of them work on one PostgreSQL
+    (platform.database_url).
+    """
+    settings = load_settings(config, host=host, port=port, data_dir=data_dir)
+    if settings.platform.enabled is False:
+        raise ConfigurationError("platform.enabled is false: there is nothing to run; leave it out")
+    settings.platform.enabled = True
+    if "queues" not in settings.embedded.model_fields_set:
+        settings.embedded.queues = []
     _run(settings, demo=False, with_sandbox=False)
 
 

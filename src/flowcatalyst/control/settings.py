@@ -214,7 +214,11 @@ class LogSettings(Section):
 class PlatformSettings(Section):
     """The dispatch platform."""
 
-    enabled: bool = Field(False, description="Keep and deliver dispatch jobs")
+    enabled: bool | None = Field(
+        None,
+        description="Take events, and keep and deliver dispatch jobs; unset: `flowcatalyst up` and `platform` do, "
+        "`router` does not",
+    )
     database_url: SecretStr | None = Field(
         None,
         description="postgresql://user:password@host:5432/database of the jobs, with ?schema= and &sslmode= if needed; "
@@ -274,8 +278,8 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
         queues = [*self.embedded.queues, *(queue.name for queue in self.queues)]
-        if not queues and not self.platform.enabled:
-            raise ValueError("have no queue: name one in embedded.queues or queues, or set platform.enabled")
+        if not queues and self.platform.enabled is False:
+            raise ValueError("have no queue: name one in embedded.queues or queues, or leave platform.enabled out")
         for kind, names in (("pool", [pool.code for pool in self.pools]), ("queue", queues)):
             if twice := sorted({name for name in names if names.count(name) > 1}):
                 raise ValueError(f"name {kind} {', '.join(twice)} twice")

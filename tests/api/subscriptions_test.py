@@ -1,5 +1,6 @@
 """/api/subscriptions: every field does what it says, secrets are shown once, and what cannot work is refused."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -276,10 +277,9 @@ async def test_what_was_done_is_in_the_audit_trail_and_no_secret_is(shop: Subscr
     assert [one["action"] for one in audit.json] == [f"subscription_{action}" for action in reversed(actions)]
     assert [one["detail"] for one in audit.json if one["action"] == "subscription_change"] == ["name"]
     assert not any(secret in audit.text for secret in secrets)
-    kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*.db*"))
-    for secret in secrets:
-        assert secret.encode() not in kept
-        assert secret.removeprefix("whsec_").encode() not in kept
+    files = await asyncio.to_thread(lambda: b"".join(path.read_bytes() for path in tmp_path.rglob("*.db*")))
+    assert b"subscription orders" in files
+    assert not any(secret.removeprefix("whsec_").encode() in files for secret in secrets)
 
 
 async def test_subscriptions_are_there_after_a_restart_with_their_secrets(
@@ -299,13 +299,11 @@ async def test_subscriptions_are_there_after_a_restart_with_their_secrets(
 async def test_a_lost_key_is_one_sentence_and_what_is_not_signed_waits(tmp_path: Path, store: dict[str, str]) -> None:
     async with subscribing(tmp_path, platform=store) as shop:
         await shop.subscribe("orders")
-    (key,) = tmp_path.glob("secret.key")
-    key.rename(tmp_path / "lost")
+    (tmp_path / "secret.key").rename(tmp_path / "lost")
     async with subscribing(tmp_path, platform=store) as shop:
         assert "is gone: put it back" in (await shop.shown("orders"))["problem"]
         await shop.change("orders", targetUrl=shop.server.url("/hooks/orders"))
         await shop.send("1")
-        assert (await shop.client.post("/api/dispatch-jobs", _job(shop))).status == 201
         assert (await shop.subscribe("others", "invoice.*"))["problem"] is None
         await shop.send("2", type="invoice.sent")
         await shop.until_got("others", "2")
@@ -314,7 +312,3 @@ async def test_a_lost_key_is_one_sentence_and_what_is_not_signed_waits(tmp_path:
         shop.subscriber.secrets["orders"] = [rotated.json["secret"]]
         assert (rotated.status, rotated.json["problem"], len(rotated.json["secrets"])) == (200, None, 1)
         await shop.until_got("orders", "1")
-
-
-def _job(shop: Subscribing) -> dict[str, Any]:
-    return {"code": "c", "targetUrl": shop.server.url("/hooks/others"), "maxRetries": 0}

@@ -17,6 +17,7 @@ from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.queues.intake import outgoing_of
 from flowcatalyst.sandbox.order_judge import SeededId
 from flowcatalyst.sandbox.receivers import Sandbox
+from flowcatalyst.sandbox.shop import Shop
 
 GROUPS: Final = 40
 PER_TICK: Final = 20
@@ -36,6 +37,8 @@ class Demo:
         self._app = app
         self._url = sandbox.url
         self._judge = sandbox.judge
+        self._webhooks = sandbox.webhooks
+        self._shop = None if app.platform is None else Shop(app.platform, sandbox, app.ids, app.clock)
         self._run = app.ids.new_id()
         self._positions: Counter[int] = Counter()  # of the latest message of each group
         self._settled: Counter[int] = Counter()  # of the latest one that was answered for good
@@ -49,6 +52,8 @@ class Demo:
         if not self._app.queues:
             raise ConfigurationError("the demo needs a queue to publish to, and the configuration names none")
         tasks.spawn(self._feed(), "demo feed")
+        if self._shop is not None:
+            tasks.spawn(self._shop.run(), "demo shop")
         tasks.spawn(self._show(), "demo line")
         try:
             yield
@@ -118,6 +123,13 @@ class Demo:
         return (
             f"delivered {self._delivered:,} ({per_second}/s)   in flight {sum(pool.in_flight for pool in pools)}"
             f"   in the queue {self._depth}   groups {sum(pool.group_count for pool in pools)}"
-            f"   order violations: {self._judge.order_violations}"
+            f"{self._of_the_shop()}   order violations: {self._judge.order_violations + self._webhooks.counts.out_of_place}"
             f"{f'   the queue accepts nothing: {self._last_error}' if self._last_error else ''}"
         )
+
+    def _of_the_shop(self) -> str:
+        if self._shop is None:
+            return ""
+        counts = self._webhooks.counts
+        wrong = f"   wrong signatures: {counts.wrong_signatures}" if counts.wrong_signatures else ""
+        return f"   events {self._shop.events:,}   webhooks verified {counts.verified:,}{wrong}"

@@ -119,11 +119,11 @@ class Demo:
             print(f"\r\x1b[K{cut}" if redraw else f"{line}\n", end="", flush=True)
 
     def _line(self, per_second: int) -> str:
-        pools = self._app.router.pools.values()
-        return (
-            f"delivered {self._delivered:,} ({per_second}/s)   in flight {sum(pool.in_flight for pool in pools)}"
-            f"   in the queue {self._depth}   groups {sum(pool.group_count for pool in pools)}"
-            f"{self._of_the_shop()}   order violations: {self._judge.order_violations + self._webhooks.counts.out_of_place}"
+        pools, violations = self._app.router.pools.values(), self._judge.order_violations
+        return (  # what matters first: a narrow terminal shows no more
+            f"delivered {self._delivered:,} ({per_second}/s)   in the queue {self._depth}"
+            f"   order violations: {violations + self._webhooks.counts.out_of_place}{self._of_the_shop()}"
+            f"   in flight {sum(pool.in_flight for pool in pools)}   groups {sum(pool.group_count for pool in pools)}"
             f"{f'   the queue accepts nothing: {self._last_error}' if self._last_error else ''}"
         )
 

@@ -103,17 +103,18 @@ class Shop:
             )
             receiver.secrets[code] = secret
             receiver.faulty |= {code} if faulty else set()
-            while not await self._saved(wanted):
-                await asyncio.sleep(PAUSE_S)
+            await self._save(wanted)
 
-    async def _saved(self, wanted: StoredSubscription) -> bool:
+    async def _save(self, wanted: StoredSubscription) -> None:
         catalog = self._platform.catalog
-        try:
+        while True:
             try:
-                await catalog.add(EntryKind.SUBSCRIPTION, wanted.code, wanted)
-            except CodeTakenError:
-                await catalog.change(EntryKind.SUBSCRIPTION, wanted.code, lambda _: wanted)
-        except QueueUnavailableError as error:
-            self.last_error = str(error)
-            return False
-        return True
+                try:
+                    await catalog.add(EntryKind.SUBSCRIPTION, wanted.code, wanted)
+                except CodeTakenError:
+                    await catalog.change(EntryKind.SUBSCRIPTION, wanted.code, lambda _: wanted)
+            except QueueUnavailableError as error:
+                self.last_error = str(error)
+                await asyncio.sleep(PAUSE_S)
+            else:
+                return

@@ -1,4 +1,5 @@
-"""`make bench`: router, limit (wrk) and a naive router, in one run against one nginx; then https, brokers, jobs, events."""
+"""`make bench`: router, limit (wrk) and a naive router, in one run against one nginx; then https, brokers, jobs and
+events."""
 
 import argparse
 import statistics

@@ -15,6 +15,7 @@ import aiohttp
 import pytest
 
 from flowcatalyst.core.credentials import PasswordHash, hash_key
+from flowcatalyst.dispatch.sealing import read_secret_keys
 from tests.support.router_process import run_cli
 
 
@@ -180,3 +181,21 @@ async def test_demo_works_behind_credentials(tmp_path: Path) -> None:
     assert found is not None
     assert int(found[1].replace(",", "")) > 0
     assert '"verdict":"dead_letter"' not in (tmp_path / "data" / "flowcatalyst.log").read_text()
+
+
+async def test_secret_key_prints_a_new_key_that_the_settings_take() -> None:
+    code, output, errors = await run_cli("secret-key")
+    assert code == 0
+    assert "FLOWCATALYST_PLATFORM__SECRET_KEY" in errors
+    (key,) = output.splitlines()
+    assert len(read_secret_keys(key)) == 1
+    assert (await run_cli("secret-key"))[1] != output
+
+
+async def test_a_wrong_key_of_secrets_is_refused_in_one_sentence_that_does_not_repeat_it(tmp_path: Path) -> None:
+    settings = {"FLOWCATALYST_PLATFORM__SECRET_KEY": "my-own-password"}
+    code, output, errors = await run_cli("up", "--data-dir", tmp_path, env=settings)
+    assert (code, output) == (2, "")
+    assert "platform.secret_key has as number 1 something that is not the base64 of 32 bytes" in errors
+    assert "my-own-password" not in errors
+    assert errors.count("\n") == 1

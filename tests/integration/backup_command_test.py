@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from flowcatalyst.core.errors import StorageError
+from flowcatalyst.dispatch.sealing import KeyFile, Sealer
 from flowcatalyst.storage import backup
 from flowcatalyst.storage.backup import back_up, restore
 from tests.servers import free_port
@@ -169,6 +170,33 @@ def test_a_backup_that_was_cut_off_restores_nothing(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"cut\.tar\.gz is not a backup of FlowCatalyst, or is damaged"):
         restore(tmp_path / "cut.tar.gz", tmp_path / "copy")
     assert not (tmp_path / "copy").exists() or list((tmp_path / "copy").iterdir()) == []
+
+
+async def test_the_key_of_secrets_goes_along_and_the_backup_says_so(tmp_path: Path) -> None:
+    data, file, copy = tmp_path / "data", tmp_path / "backup.tar.gz", tmp_path / "copy"
+    made(data, "jobs.db").close()
+    sealed = Sealer(KeyFile(data / "secret.key")).seal("whsec_", "orders")
+    code, said, errors = await run_cli("backup", file, "--data-dir", data)
+    assert (code, errors) == (0, "")
+    assert "KiB), secret.key of " in said
+    assert said.endswith("With secret.key it can open the secrets of webhooks: keep it where nobody else reads it.\n")
+    code, said, errors = await run_cli("restore", file, "--data-dir", copy)
+    assert (code, errors) == (0, "")
+    assert (copy / "secret.key").stat().st_mode & 0o777 == 0o600
+    assert Sealer(KeyFile(copy / "secret.key")).open(sealed, "orders") == "whsec_"
+
+
+async def test_a_key_that_is_there_is_never_replaced_by_that_of_a_backup(tmp_path: Path) -> None:
+    data, file, copy = tmp_path / "data", tmp_path / "backup.tar", tmp_path / "copy"
+    made(data, "jobs.db").close()
+    copy.mkdir()
+    for folder in (data, copy):
+        Sealer(KeyFile(folder / "secret.key")).seal("whsec_", "orders")
+    back_up(data, file)
+    before = (copy / "secret.key").read_text()
+    assert f"{copy / 'secret.key'} exists already" in await refused("restore", file, "--data-dir", copy)
+    assert names_in(copy) == {"secret.key"}
+    assert (copy / "secret.key").read_text() == before
 
 
 def test_a_folder_without_data_says_so(tmp_path: Path) -> None:

@@ -2,16 +2,16 @@
 
 import asyncio
 import os
-import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cached_property
 from socket import gethostname
 from typing import Final
 
+from flowcatalyst.app.clients import build_clients, ssl_context_of
 from flowcatalyst.app.data_folder import cannot_be_created, problem_with_folder
-from flowcatalyst.app.job_store import job_store_of, shared_database, take_part
+from flowcatalyst.app.job_store import take_part
+from flowcatalyst.app.platform_parts import PlatformParts
 from flowcatalyst.control.audit import Actor, AuditAction, AuditLog
 from flowcatalyst.control.config_source import sources_from
 from flowcatalyst.control.config_sync import ConfigSync
@@ -20,27 +20,21 @@ from flowcatalyst.control.depths import Depths
 from flowcatalyst.control.notify import Notifier, log_warning
 from flowcatalyst.control.retention import Retention
 from flowcatalyst.control.router_config import RouterConfig, changes_in_words, difference
-from flowcatalyst.control.settings import HttpSettings, Settings
+from flowcatalyst.control.settings import Settings
 from flowcatalyst.control.shared_file import PERIOD_S as SHARED_FILE_PERIOD_S
 from flowcatalyst.control.shared_file import SharedFile
 from flowcatalyst.control.standby import Standby
 from flowcatalyst.control.storage_outages import StorageOutages
 from flowcatalyst.core.clock import Clock, IdSource, SystemClock
 from flowcatalyst.core.errors import ConfigurationError, FlowCatalystError
-from flowcatalyst.core.extras import needs_extra
 from flowcatalyst.core.logs import AttemptLogger
 from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.core.warnings import WarningLog
-from flowcatalyst.dispatch.housekeeping import Housekeeping
-from flowcatalyst.dispatch.job_counts import CountedAttempts, JobCounts
-from flowcatalyst.dispatch.job_watch import JobWatch
-from flowcatalyst.http.contract import HttpClient
+from flowcatalyst.dispatch.job_counts import CountedAttempts
 from flowcatalyst.http.egress import EgressGuard
-from flowcatalyst.http.http1.client import Http1Client
 from flowcatalyst.http.mediator import Mediator
 from flowcatalyst.http.resolver import SystemResolver
-from flowcatalyst.http.tls import client_context
 from flowcatalyst.queues.contract import BrokerQueue, Loss, Queue
 from flowcatalyst.queues.embedded.queue import EmbeddedQueue
 from flowcatalyst.queues.embedded.store import EmbeddedStore
@@ -51,6 +45,7 @@ from flowcatalyst.router.breaker import Breakers
 from flowcatalyst.router.consumer import Consumer
 from flowcatalyst.router.engine import Engine
 from flowcatalyst.router.fence import Fence
+from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.outages import DEAD_LETTER_PERIOD_S, DeadLetterOutages, OutageLimits
 from flowcatalyst.router.router import Router
 from flowcatalyst.router.settler import Settler
@@ -77,15 +72,10 @@ class App:
         self.audit = AuditLog(settings.data_dir / "audit.db", self.clock, self.warnings)
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
-        self.jobs = job_store_of(settings, self.clock)
-        self._shared = shared_database(self.jobs)
-        self.job_counts = JobCounts()
-        self.job_watch = (
-            JobWatch(self.jobs, self.job_counts, self.clock, self.warnings, settings.health.group_blocked_s)
-            if self.jobs is not None
-            else None
-        )
-        self.config = config_of(settings)
+        self._parts = parts = PlatformParts(settings, self.clock, self.ids, self.warnings, self._apply_pools)
+        self.jobs, self.platform, self._shared = parts.jobs, parts.platform, parts.shared
+        self.job_counts, self.job_watch = parts.counts, parts.watch
+        self.config = self._without_catalog = config_of(settings)
         self.removed_queues: dict[str, QueueConfig] = {}  # as they were; one that comes back may not have left yet
         self.factory = QueueFactory(self.store, settings, self.clock)
         self.factory.add_publishers(self.config.queues.values())
@@ -128,6 +118,10 @@ class App:
         egress = self.settings.egress
         resolver = SystemResolver(self.clock)
         return EgressGuard(egress.allow_private, egress.allowed_networks, resolver, self.sandbox.address)
+
+    @property
+    def pools_without_catalog(self) -> Mapping[str, PoolLimits]:
+        return self._without_catalog.pools
 
     @property
     def tracker(self) -> InFlightTracker:
@@ -177,9 +171,7 @@ class App:
             stack.push_async_callback(self.dead_letters.close)
             await self.store.open()
             stack.push_async_callback(self.store.close)
-            if self.jobs is not None:
-                await self.jobs.open()
-                stack.push_async_callback(self.jobs.close)
+            await self._parts.open(stack)
             stack.push_async_callback(self.factory.close_publishers)
             await self.factory.open_publishers()
             stack.push_async_callback(self.depths.close)
@@ -202,7 +194,7 @@ class App:
         is not enabled."""
         tasks = Tasks()
         async with AsyncExitStack() as stack:
-            self._clients = _build_clients(self.settings, self.clock, self.egress)
+            self._clients = build_clients(self.settings, self.clock, self.egress)
             stack.push_async_callback(self._clients.close)
             told = self.settings.notifications
             if told.webhook_url is not None:
@@ -213,10 +205,7 @@ class App:
             stack.push_async_callback(tasks.cancel)  # before the flush
             retention = Retention(self.dead_letters, self.settings.dead_letters, self.warnings, self.audit)
             self.supervisor.spawn(tasks, "retention", retention.run)
-            if self.jobs is not None and self.job_watch is not None:
-                days = self.settings.platform.retention_days
-                house = Housekeeping(self.jobs, self.job_counts, self.job_watch, self.clock, days)
-                house.start(self.supervisor, tasks)
+            self._parts.start(self.supervisor, tasks)
             if self.settings.enabled:
                 await self._start_sync(tasks)
             async with self._whenever_primary() if self.settings.enabled else nullcontext():
@@ -342,7 +331,8 @@ class App:
         Raises `ConfigurationError` if a queue cannot be opened now; it is tried again with the next configuration.
         """
         async with self._changing:
-            before, self.config = self.config, config
+            self._without_catalog = config
+            before, self.config = self.config, self._parts.over(config)
             await self.factory.drop_publishers(self.config.queues)
             self.factory.add_publishers(self.config.queues.values())
             await self.factory.open_publishers()
@@ -357,8 +347,20 @@ class App:
                 problems = [await self._add_queue(queues[name]) for name in (*changes.added, *changes.changed)]
                 if failed := [problem for problem in problems if problem]:
                     polled = {name: queue for name, queue in queues.items() if name in self.engine.consumers}
+                    self._without_catalog = RouterConfig(config.pools, polled)
                     self.config = RouterConfig(self.config.pools, polled)
                     raise ConfigurationError("; ".join(failed))
+
+    async def _apply_pools(self) -> None:
+        """Put the pools of the catalog in force. One that did not change stays as somebody may have set it by hand."""
+        async with self._changing:
+            before, self.config = self.config, self._parts.over(self._without_catalog)
+            if self.at_work:
+                pools = dict(self.config.pools)
+                for code, pool in self.router.pools.items():
+                    if code in pools and pools[code] == before.pools.get(code):
+                        pools[code] = pool.configured
+                self.engine.apply_pools(pools)
 
     def _usable(self, config: RouterConfig) -> tuple[RouterConfig, list[str]]:
         """The configuration without the queues that nobody can make, and a sentence about each of those. One that was
@@ -394,53 +396,3 @@ def config_of(settings: Settings) -> RouterConfig:
     for queue in settings.queues:
         queues[queue.name] = queue.config()
     return RouterConfig(pools, queues)
-
-
-@dataclass(slots=True, frozen=True)
-class _Clients:
-    """The HTTP clients of a process."""
-
-    http: HttpClient
-    https: HttpClient
-
-    async def close(self) -> None:
-        await self.http.close()
-        if self.https is not self.http:
-            await self.https.close()
-
-
-def _build_clients(settings: Settings, clock: Clock, guard: EgressGuard) -> _Clients:
-    http = settings.mediator.http
-    http1 = Http1Client(
-        guard=guard,
-        connect_timeout_s=http.connect_timeout_ms / 1000,
-        request_timeout_s=http.timeout_ms / 1000,
-        max_connections_per_origin=http.max_connections_per_origin,
-        ssl_context=ssl_context_of(http),
-        clock=clock,
-    )
-    if http.version == "HTTP_1_1":
-        return _Clients(http1, http1)
-    with needs_extra("http2", "pyreqwest", what="mediator.http.version HTTP_2", package="pyreqwest"):
-        from flowcatalyst.http.http2 import Http2Client  # few targets want it
-    http2 = Http2Client(
-        guard=guard,
-        connect_timeout_s=http.connect_timeout_ms / 1000,
-        request_timeout_s=http.timeout_ms / 1000,
-        root_certificates_pem=None if http.ca_file is None else http.ca_file.read_bytes(),
-        clock=clock,
-    )
-    return _Clients(http1, http2)
-
-
-def ssl_context_of(http: HttpSettings) -> ssl.SSLContext | None:
-    """None: the client makes the default one when it first needs it, which takes a while.
-
-    Raises `ConfigurationError` if its file cannot be used.
-    """
-    if http.ca_file is None:
-        return None
-    try:
-        return client_context(http.ca_file)
-    except OSError as error:
-        raise ConfigurationError(f"mediator.http.ca_file {http.ca_file} cannot be used: {error}") from None

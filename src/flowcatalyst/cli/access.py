@@ -1,4 +1,5 @@
-"""`flowcatalyst hash-key`: what to put into auth.admin and auth.read_only.
+"""`flowcatalyst hash-key`: what to put into auth.admin and auth.read_only. `flowcatalyst secret-key`: into
+platform.secret_key.
 
 Results go to standard output, a line each; explanations go to standard error, so that a pipe gets results only.
 """
@@ -13,6 +14,7 @@ import typer
 from flowcatalyst.core.credentials import hash_key as hash_of_key
 from flowcatalyst.core.credentials import hash_password, new_key
 from flowcatalyst.core.errors import ConfigurationError
+from flowcatalyst.dispatch.sealing import new_secret_key
 
 MIN_PASSWORD_BYTES: Final = 8
 
@@ -35,6 +37,16 @@ def hash_key(
         _explain_settings("api_key", entry)
     else:
         _print_account(basic)
+
+
+def secret_key() -> None:
+    """Make a key that the secrets of webhooks are sealed with, for platform.secret_key."""
+    print(new_secret_key())
+    _explain(
+        "Give it to all processes on one database, as the variable FLOWCATALYST_PLATFORM__SECRET_KEY, and keep a copy "
+        "where your backups are not: without it no secret of a webhook can be read again. To change it, put the new "
+        "key before the old one, with a comma between them."
+    )
 
 
 def _print_account(name: str) -> None:

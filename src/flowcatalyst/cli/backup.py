@@ -23,7 +23,8 @@ BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="Tar file; comp
 def backup(file: BackupFile, data_dir: DataDir = None, config: SettingsFile = None) -> None:
     """Copy the data folder to a new file. A router may run.
 
-    Queue, dead letters, audit trail and dispatch jobs are copied as of one moment.
+    Queue, dead letters, audit trail and dispatch jobs are copied as of one moment. The key of secrets goes along if it
+    is in the folder.
     """
     os.umask(0o077)  # messages hold tokens
     folder = load_settings(config, data_dir=data_dir).data_dir
@@ -31,7 +32,11 @@ def backup(file: BackupFile, data_dir: DataDir = None, config: SettingsFile = No
         raise StorageError(f"there would be no backup of all data: {problem}")
     copied = storage.back_up(folder, file)
     tar = "" if file.suffix in TAR_SUFFIXES else " It is a tar file, whatever its name says."
-    print(f"{file} holds {_in_words(copied)} of {folder.absolute()}, {file.stat().st_size / KIB:,.0f} KiB in all.{tar}")
+    key = ""
+    if storage.KEY_FILE in copied:
+        key = f" With {storage.KEY_FILE} it can open the secrets of webhooks: keep it where nobody else reads it."
+    size = f"{file.stat().st_size / KIB:,.0f} KiB in all"
+    print(f"{file} holds {_in_words(copied)} of {folder.absolute()}, {size}.{tar}{key}")
 
 
 def restore(file: BackupFile, data_dir: DataDir = None, config: SettingsFile = None) -> None:
@@ -47,4 +52,5 @@ def restore(file: BackupFile, data_dir: DataDir = None, config: SettingsFile = N
 
 
 def _in_words(copied: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} ({size / KIB:,.0f} KiB)" for name, size in copied.items())
+    databases = [f"{name} ({size / KIB:,.0f} KiB)" for name, size in copied.items() if name != storage.KEY_FILE]
+    return ", ".join([*databases, *(name for name in copied if name == storage.KEY_FILE)])

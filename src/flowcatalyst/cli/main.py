@@ -24,6 +24,7 @@ _MODULES: Final = {
     "seed": "seed",
     "simulate": "simulate",
     "hash-key": "access",
+    "secret-key": "access",
     "check": "check",
     "backup": "backup",
     "restore": "backup",

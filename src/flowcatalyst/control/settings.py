@@ -42,6 +42,7 @@ from flowcatalyst.core.errors import ConfigurationError
 from flowcatalyst.core.hosts import is_loopback, problem_with_host
 from flowcatalyst.core.message import DEFAULT_POOL
 from flowcatalyst.core.settings import Section
+from flowcatalyst.dispatch.sealing import read_secret_keys
 from flowcatalyst.queues.settings import (
     ActiveMqSettings,
     EmbeddedSettings,
@@ -224,9 +225,22 @@ class PlatformSettings(Section):
         description="postgresql://user:password@host:5432/database of the jobs, with ?schema= and &sslmode= if needed; "
         "any number of processes work on it. Unset: jobs.db in the data folder",
     )
+    secret_key: SecretStr | None = Field(
+        None,
+        description="Key that secrets of subscriptions are sealed with: what `flowcatalyst secret-key` prints; "
+        "several, separated by commas, the newest first. Unset: secret.key in the data folder, made when it is "
+        "needed; with database_url no secret can be kept",
+    )
     retention_days: float = Field(
         30.0, ge=0, description="How long finished dispatch jobs are kept, with their attempts; 0: for ever"
     )
+
+    @field_validator("secret_key")
+    @classmethod
+    def _is_a_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            read_secret_keys(value.get_secret_value())
+        return value
 
 
 class Settings(BaseSettings):

@@ -17,6 +17,7 @@ from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.warnings import WarningLog
 from flowcatalyst.dispatch.job_counts import JobCounts
 from flowcatalyst.dispatch.job_watch import JobWatch
+from flowcatalyst.dispatch.platform import Platform
 from flowcatalyst.dispatch.store.contract import JobStore
 from flowcatalyst.queues.contract import BrokerQueue, Queue
 from flowcatalyst.queues.embedded.store import EmbeddedStore
@@ -24,6 +25,7 @@ from flowcatalyst.queues.settings import QueueConfig
 from flowcatalyst.router.breaker import Breakers
 from flowcatalyst.router.consumer import Consumer
 from flowcatalyst.router.engine import Engine
+from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.outages import DeadLetterOutages
 from flowcatalyst.router.router import Router
 from flowcatalyst.router.tracker import InFlightTracker
@@ -74,6 +76,10 @@ class RouterView(Protocol):
         """None: it dispatches no jobs."""
 
     @property
+    def platform(self) -> Platform | None:
+        """None: it dispatches no jobs."""
+
+    @property
     def job_counts(self) -> JobCounts: ...
 
     @property
@@ -81,6 +87,10 @@ class RouterView(Protocol):
 
     @property
     def config(self) -> RouterConfig: ...
+
+    @property
+    def pools_without_catalog(self) -> Mapping[str, PoolLimits]:
+        """Those that there would be without the ones that were made by the API."""
 
     @property
     def removed_queues(self) -> Mapping[str, QueueConfig]: ...

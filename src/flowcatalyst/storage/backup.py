@@ -1,4 +1,7 @@
-"""A copy of all SQLite files of a folder in one tar file, taken at one moment, while others write to them."""
+"""A copy of all SQLite files of a folder in one tar file, taken at one moment, while others write to them.
+
+The key that secrets in them are sealed with goes along, if it is a file of the folder: without it they are lost.
+"""
 
 import gzip
 import lzma
@@ -18,13 +21,16 @@ from flowcatalyst.core.errors import StorageError
 from flowcatalyst.storage.sqlite import BUSY_TIMEOUT_S, translate
 
 _WHAT_TO_NAME: Final = "name a file that `flowcatalyst backup` wrote"
-_NAME: Final = re.compile(r"[a-z][a-z0-9-]*\.db")
+KEY_FILE: Final = "secret.key"
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9-]*\.db|" + re.escape(KEY_FILE))
 _COMPRESSED: Final = (".gz", ".tgz")
 _OF_SQLITE: Final = ("", "-wal", "-shm", "-journal")
 
 
 def back_up(folder: Path, file: Path) -> Mapping[str, int]:
-    """Write all databases of `folder` to the new tar file `file`; their names and sizes. Raises `StorageError`."""
+    """Write all databases of `folder`, and its key, to the new tar file `file`; their names and sizes. Raises
+    `StorageError`."""
     databases = sorted(folder.glob("*.db")) if folder.is_dir() else []
     if not databases:
         raise StorageError(f"there is nothing to back up in {folder}: name the data folder of the router")
@@ -38,15 +44,19 @@ def back_up(folder: Path, file: Path) -> Mapping[str, int]:
                 with _translated(path), closing(sqlite3.connect(copy)) as target:
                     source.backup(target)
                 _check(copy, str(path))
+        key = folder / KEY_FILE  # later than the secrets: it was there before the first of them
+        copied = [*databases, key] if key.exists() else databases
+        if key in copied:
+            shutil.copyfile(key, copies / key.name)
         archive = copies / "archive"
         with tarfile.open(archive, "w:gz" if file.suffix in _COMPRESSED else "w") as tar:
-            for path in databases:
+            for path in copied:
                 tar.add(copies / path.name, path.name, filter=_without_owner)
         archive.chmod(0o600)
         with archive.open("rb") as written:
             os.fsync(written.fileno())
         os.link(archive, file)  # unlike a rename it never replaces what somebody made meanwhile
-        return {path.name: (copies / path.name).stat().st_size for path in databases}
+        return {path.name: (copies / path.name).stat().st_size for path in copied}
 
 
 def require_backup(file: Path) -> None:
@@ -56,7 +66,7 @@ def require_backup(file: Path) -> None:
 
 
 def restore(file: Path, folder: Path) -> Mapping[str, int]:
-    """Put the databases of a backup into `folder`; their names and sizes. Raises `StorageError`, and then has changed
+    """Put the files of a backup into `folder`; their names and sizes. Raises `StorageError`, and then has changed
     nothing: also if one of the files is there already."""
     require_backup(file)
     with _while_reading(file), tarfile.open(file, "r:*") as tar:
@@ -73,7 +83,8 @@ def restore(file: Path, folder: Path) -> Mapping[str, int]:
                 assert content is not None, "it is a regular file"
                 with (Path(made) / one.name).open("xb") as copy:
                     shutil.copyfileobj(content, copy)
-                _check(Path(made) / one.name, f"{one.name} of {file}")
+                if one.name != KEY_FILE:
+                    _check(Path(made) / one.name, f"{one.name} of {file}")
             _move_all([Path(made) / one.name for one in members], folder)
         return {one.name: one.size for one in members}
 

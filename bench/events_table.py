@@ -66,13 +66,13 @@ def _print_delivered(messages: int, rounds: int, target: str, postgres: Postgres
                 figures = _deliver(new_folder(folder), target, messages, fan_out, url)
                 measured.setdefault(f"{store}, fan-out {fan_out}", []).append(figures)
     print(f"{'':26} {'webhooks/s':>11} {'CPU us each':>12} {'to wrk':>7} {'events/s':>10} {'CPU us each':>12}")
-    for what, figures in measured.items():
-        to_wrk = statistics.median(one.per_second / limit for one, limit in zip(figures, limits, strict=True))
+    for what, rounds_of in measured.items():
+        to_wrk = statistics.median(one.per_second / limit for one, limit in zip(rounds_of, limits, strict=True))
         print(
-            f"{what:26} {statistics.median(one.per_second for one in figures):>11,.0f}"
-            f" {statistics.median(one.cpu_us for one in figures):>12,.0f} {to_wrk:>7.3f}"
-            f" {statistics.median(one.events_per_second for one in figures):>10,.0f}"
-            f" {statistics.median(one.event_cpu_us for one in figures):>12,.0f}",
+            f"{what:26} {statistics.median(one.per_second for one in rounds_of):>11,.0f}"
+            f" {statistics.median(one.cpu_us for one in rounds_of):>12,.0f} {to_wrk:>7.3f}"
+            f" {statistics.median(one.events_per_second for one in rounds_of):>10,.0f}"
+            f" {statistics.median(one.event_cpu_us for one in rounds_of):>12,.0f}",
             flush=True,
         )
 

@@ -29,7 +29,7 @@ OUT_OF_TIME: Final = 1_000  # events around the ends of a span whose times may d
 
 Row = tuple[Any, ...]
 
-_SELECTED: Final = "e.number, e.document, e.jobs, e.created_at"
+_SELECTED: Final = "e.number, e.document, e.data, e.jobs, e.created_at"
 _BY_ID: Final = f"SELECT {_SELECTED} FROM events AS e WHERE e.id = ?"
 _KNOWN: Final = f"""
     SELECT {_SELECTED} FROM json_each(?) AS asked
@@ -38,9 +38,10 @@ _CODES: Final = f"""
     SELECT code FROM catalog WHERE kind = '{EntryKind.SUBSCRIPTION}' AND code IN (SELECT value FROM json_each(?))"""
 _INSERT: Final = """
     INSERT INTO events (number, id, type, source, subject, grp, correlation_id, deduplication_id, jobs, created_at,
-      document)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+      document, data)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 _document: Final = msgspec.json.Decoder(Event)
+_NO_DATA: Final = msgspec.Raw(b"null")
 
 
 def accept(
@@ -80,12 +81,13 @@ def _known(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, Even
 def _row(number: int, kept: EventKept) -> Row:
     event = kept.event
     told = (event.id, event.type, event.source, event.subject, event.message_group, event.correlation_id)
-    return (number, *told, event.deduplication_id, kept.jobs, kept.created_at, msgspec.json.encode(event))
+    document = msgspec.json.encode(msgspec.structs.replace(event, data=_NO_DATA))
+    return (number, *told, event.deduplication_id, kept.jobs, kept.created_at, document, bytes(event.data))
 
 
 def _kept(row: Row) -> EventKept:
-    _, document, jobs, created_at = row
-    return EventKept(_document.decode(document), jobs, created_at)
+    _, document, data, jobs, created_at = row
+    return EventKept(msgspec.structs.replace(_document.decode(document), data=msgspec.Raw(data)), jobs, created_at)
 
 
 def event(connection: sqlite3.Connection, event_id: str, now: float) -> EventKept:

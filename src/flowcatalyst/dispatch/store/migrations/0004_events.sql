@@ -18,7 +18,8 @@ CREATE TABLE events (
   deduplication_id TEXT,
   jobs INTEGER NOT NULL,            -- that were made of it when it came
   created_at REAL NOT NULL,
-  document BLOB NOT NULL            -- all of it, in JSON
+  document BLOB NOT NULL,           -- all of it but for its data, in JSON
+  data BLOB NOT NULL                -- as they came; empty: none did
 );
 CREATE UNIQUE INDEX events_by_deduplication ON events (deduplication_id) WHERE deduplication_id IS NOT NULL;
 CREATE INDEX events_by_type ON events (type, number);

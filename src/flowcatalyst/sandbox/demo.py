@@ -53,7 +53,7 @@ class Demo:
             raise ConfigurationError("the demo needs a queue to publish to, and the configuration names none")
         tasks.spawn(self._feed(), "demo feed")
         if self._shop is not None:
-            tasks.spawn(self._shop.run(), "demo shop")
+            self._app.supervisor.spawn(tasks, "demo shop", self._shop.run)
         tasks.spawn(self._show(), "demo line")
         try:
             yield
@@ -64,7 +64,8 @@ class Demo:
         queue = next(iter(self._app.queues.values()))
         batch: list[Outgoing] = []
         while True:
-            if not batch and self._published - self._delivered < MAX_BACKLOG:
+            of_the_queue = self._delivered - self._webhooks.counts.taken
+            if not batch and self._published - of_the_queue < MAX_BACKLOG:
                 # For groups that have few waiting, in turns drawn by lot.
                 takers = {group: MAX_OF_A_GROUP - self._waiting_of(group) for group in range(GROUPS)}
                 places = [group for group, left in takers.items() for _ in range(left)]

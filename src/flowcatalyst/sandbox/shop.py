@@ -4,6 +4,8 @@ and then."""
 import asyncio
 from typing import Final
 
+import msgspec
+
 from flowcatalyst.core.clock import Clock, IdSource
 from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.core.message import DispatchMode
@@ -21,6 +23,7 @@ TICK_S: Final = 0.25
 PAUSE_S: Final = 2.0  # while the store is away
 MAX_WAITING: Final = 300  # webhooks: the shop waits for its subscribers rather than fill the disk
 RETRIES: Final = 100  # a demo that is left alone parks nothing
+FIRST_RETRY_S: Final = 1.0
 
 # Code, mode, what it wants, and whether its receiver fails now and then.
 SUBSCRIPTIONS: Final = (
@@ -50,8 +53,7 @@ class Shop:
         await self._subscribe()
         batch: list[NewEvent] = []
         while True:
-            webhooks = self._sandbox.webhooks.counts
-            waiting = self.jobs - webhooks.verified - webhooks.out_of_place
+            waiting = self.jobs - self._sandbox.webhooks.counts.taken
             batch = batch or ([self._next()] if waiting < MAX_WAITING else [])
             try:
                 accepted = await self._platform.intake.accept([self._platform.intake.event_of(one) for one in batch])
@@ -80,7 +82,7 @@ class Shop:
             subject=f"order:{name}",
             message_group=f"order:{name}",
             deduplication_id=f"{name}-{STEPS[step]}",
-            data=f'{{"order": {order}, "total": {order % 90 + 10}}}'.encode(),  # type: ignore[arg-type]
+            data=msgspec.Raw(f'{{"order": {order}, "total": {order % 90 + 10}}}'.encode()),
         )
 
     async def _subscribe(self) -> None:
@@ -97,7 +99,7 @@ class Shop:
                 event_types=(EventTypeBinding(pattern),),
                 mode=mode,
                 max_retries=RETRIES,
-                retry_delays_seconds=(1.0, 2.0, 5.0),
+                retry_delays_seconds=(FIRST_RETRY_S, 2 * FIRST_RETRY_S, 5 * FIRST_RETRY_S),
                 data_only=mode is DispatchMode.IMMEDIATE,
                 secrets=(sealed,),
             )
@@ -112,7 +114,7 @@ class Shop:
                 try:
                     await catalog.add(EntryKind.SUBSCRIPTION, wanted.code, wanted)
                 except CodeTakenError:
-                    await catalog.change(EntryKind.SUBSCRIPTION, wanted.code, lambda _: wanted)
+                    await catalog.change_subscription(wanted.code, lambda _: wanted)
             except QueueUnavailableError as error:
                 self.last_error = str(error)
                 await asyncio.sleep(PAUSE_S)

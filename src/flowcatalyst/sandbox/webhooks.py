@@ -22,6 +22,11 @@ class WebhookCounts:
     wrong_signatures: int = 0
     out_of_place: int = 0  # after a gap, or late
 
+    @property
+    def taken(self) -> int:
+        """Those that were answered with 200."""
+        return self.verified + self.repeats + self.out_of_place
+
 
 class WebhookReceiver:
     """Knows the secrets of the subscriptions that the demo made."""

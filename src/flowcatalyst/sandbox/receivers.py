@@ -19,7 +19,7 @@ class Sandbox:
     def __init__(self, ids: IdSource) -> None:
         self.ids = ids
         self.judge = OrderJudge()
-        self.webhooks = WebhookReceiver(ids.rng)
+        self.webhooks = WebhookReceiver(ids)
         self.address: tuple[str, int] | None = None  # host and port of the receivers, as their router reaches them
 
     @property

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from random import Random
 from typing import Final
 
+from flowcatalyst.core.clock import IdSource
 from flowcatalyst.receiver import GroupGuard, MemoryGuardStore, Verdict, WebhookError, verify
 
 SUBSCRIPTION: Final = "x-flowcatalyst-subscription"
@@ -31,14 +31,14 @@ class WebhookCounts:
 class WebhookReceiver:
     """Knows the secrets of the subscriptions that the demo made."""
 
-    def __init__(self, rng: Random) -> None:
+    def __init__(self, ids: IdSource) -> None:
         self.counts = WebhookCounts()
         self.last_problem = ""
         self.secrets: dict[str, str] = {}  # by subscription
         self.faulty: set[str] = set()  # subscriptions for which it fails now and then
         self.run = ""  # the groups that are judged have it in their names: others begin in the middle
         self._guard = GroupGuard(MemoryGuardStore())
-        self._rng = rng
+        self._ids = ids
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[int, str]:
         """Status and text of the answer."""
@@ -51,7 +51,7 @@ class WebhookReceiver:
             counts.wrong_signatures += 1
             self.last_problem = f"{subscription}: {error}"
             return HTTPStatus.UNAUTHORIZED, str(error)
-        if subscription in self.faulty and self._rng.random() < FAILS:
+        if subscription in self.faulty and self._ids.rng.random() < FAILS:
             counts.failed += 1
             return HTTPStatus.SERVICE_UNAVAILABLE, "it fails now and then, to show what follows"
         judged = webhook.group is not None and bool(self.run) and self.run in webhook.group

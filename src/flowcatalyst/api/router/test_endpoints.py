@@ -17,7 +17,7 @@ from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.core.message import MAX_NAME_CHARS
 from flowcatalyst.http.mediator import MESSAGE_ID
-from flowcatalyst.sandbox.receivers import PENDING_S, RECEIVERS, SLOW_MS
+from flowcatalyst.sandbox.receivers import PENDING_S, RECEIVERS, SLOW_MS, Sandbox
 
 MAX_DELAY_MS: Final = 60_000
 
@@ -75,10 +75,7 @@ async def receive_message(
     their signatures, and their places in their groups.
     """
     if receiver == WEBHOOK:
-        status, said = sandbox.webhooks.receive(request.headers, await request.body())
-        if status != HTTPStatus.OK:
-            raise ProblemError(HTTPStatus(status), said)
-        return Response(ReceiverAnswer(ack=True))
+        return await _receive_webhook(request, sandbox)
     if receiver not in RECEIVERS:
         detail = f"there is no receiver {receiver!r}; the receivers are: {', '.join(_NAMES)}"
         raise ProblemError(HTTPStatus.NOT_FOUND, detail)
@@ -95,6 +92,13 @@ async def receive_message(
     sandbox.judge.answered(receiver, message_id, answer.status, for_good=answer.for_good)
     headers = {} if answer.retry_after_s is None else {"Retry-After": str(answer.retry_after_s)}
     return Response(ReceiverAnswer(answer.ack, answer.delay_seconds), status_code=answer.status, headers=headers)
+
+
+async def _receive_webhook(request: Request[Any, Any, Any], sandbox: Sandbox) -> Response[ReceiverAnswer]:
+    status, said = sandbox.webhooks.receive(request.headers, await request.body())
+    if status != HTTPStatus.OK:
+        raise ProblemError(HTTPStatus(status), said)
+    return Response(ReceiverAnswer(ack=True))
 
 
 class ReceiverStats(msgspec.Struct, rename="camel"):

@@ -38,6 +38,9 @@ class ReceiverAnswer(msgspec.Struct, rename="camel", omit_defaults=True):
 _decoder = msgspec.json.Decoder(Received)
 WEBHOOK: Final = "webhook"
 _NAMES: Final = (*RECEIVERS, WEBHOOK)
+ReceiverName = Annotated[
+    str, PathParameter(description=f"One of {', '.join(_NAMES)}", schema_extra={"enum": list(_NAMES)})
+]
 _FAILS: Final = [(400, "From client-error"), (500, "From fail, server-error and faulty")]
 
 
@@ -54,10 +57,7 @@ _FAILS: Final = [(400, "From client-error"), (500, "From fail, server-error and 
 async def receive_message(
     request: Request[Any, Any, Any],
     sandbox: TheSandbox,
-    receiver: Annotated[
-        str,
-        PathParameter(description=f"One of {', '.join(_NAMES)}", schema_extra={"enum": list(_NAMES)}),
-    ],
+    receiver: ReceiverName,
     delay_ms: Annotated[
         int,
         QueryParameter(

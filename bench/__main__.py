@@ -1,11 +1,12 @@
-"""`make bench`: router, limit (wrk) and a naive router, in one run against one nginx; then https, brokers and jobs."""
+"""`make bench`: router, limit (wrk) and a naive router, in one run against one nginx; then https, brokers, jobs and
+events."""
 
 import argparse
 import statistics
 import tempfile
 from pathlib import Path
 
-from bench import broker_table, group_table, https_table, jobs_table
+from bench import broker_table, events_table, group_table, https_table, jobs_table
 from bench.measure import Figure, median, run_child
 from bench.servers import nginx_sink, require_tools, run_wrk
 from bench.workload import Workload
@@ -17,7 +18,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--skip-table", action="store_true", help="leave out the 100-message table (15 s)")
     parser.add_argument("--skip-brokers", action="store_true", help="leave out SQS, JetStream and ActiveMQ")
-    parser.add_argument("--skip-jobs", action="store_true", help="leave out dispatch jobs on SQLite and PostgreSQL")
+    parser.add_argument("--skip-jobs", action="store_true", help="leave out events and jobs on SQLite and PostgreSQL")
     options = parser.parse_args()
     require_tools()
     compare(options.messages, options.rounds)
@@ -32,6 +33,8 @@ def main() -> None:
     if not options.skip_jobs:
         print()
         jobs_table.print_table(jobs_table.MESSAGES, options.rounds)
+        print()
+        events_table.print_table(events_table.MESSAGES, options.rounds)
 
 
 def compare(messages: int, rounds: int) -> None:

@@ -30,7 +30,7 @@ MESSAGES = 20_000
 ROOT = Path(__file__).parent.parent
 ACCEPT_S = 4
 ACCEPT_CONNECTIONS = 16
-_POST = """
+POST = """
 wrk.method = "POST"
 wrk.path = "%(path)s"
 wrk.body = '%(body)s'
@@ -99,7 +99,7 @@ def _print_delivered(messages: int, rounds: int, target: str, postgres: Postgres
 
 def deliver(module: str, *arguments: object, url: str | None) -> Delivered:
     command = [sys.executable, "-m", module, *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=_environment(url))
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment(url))
     if done.returncode != 0:
         sys.exit(f"{module} failed:\n{done.stderr}")
     read = json.loads(done.stdout.splitlines()[-1])
@@ -115,9 +115,9 @@ def _print_accepted(target: str, postgres: PostgresServer, folder: Path) -> None
     for what, url in (("jobs on SQLite", None), ("jobs on PostgreSQL", new_database(postgres))):
         figures = []
         for path, body, jobs in (("/api/dispatch-jobs", one, 1), ("/api/dispatch-jobs/batch", hundred, 100)):
-            with _accepting(folder, target, url) as (address, spent):
+            with accepting("bench.jobs", folder, target, url) as (address, spent):
                 script = folder / "accept.lua"
-                script.write_text(_POST % {"path": path, "body": body})
+                script.write_text(POST % {"path": path, "body": body})
                 command = [
                     program("wrk"),
                     "-t1",
@@ -138,10 +138,12 @@ def _print_accepted(target: str, postgres: PostgresServer, folder: Path) -> None
 
 
 @contextmanager
-def _accepting(folder: Path, target: str, url: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A process that takes jobs and delivers none; its address, and after the block what it spent."""
-    command = [sys.executable, "-m", "bench.jobs", "accept", new_folder(folder), target, "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=_environment(url))
+def accepting(
+    module: str, folder: Path, target: str, url: str | None, *more: str
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A process that takes what wrk sends and delivers none; its address, and after the block what it spent."""
+    command = [sys.executable, "-m", module, "accept", new_folder(folder), target, "0", *more]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment(url))
     assert process.stdout is not None
     spent: dict[str, Any] = {}
     try:
@@ -151,7 +153,7 @@ def _accepting(folder: Path, target: str, url: str | None) -> Iterator[tuple[str
         spent |= json.loads(process.communicate()[0].splitlines()[-1])
 
 
-def _environment(url: str | None) -> dict[str, str]:
+def environment(url: str | None) -> dict[str, str]:
     variables = {"FLOWCATALYST_PLATFORM__ENABLED": "true"}
     if url is not None:
         variables["FLOWCATALYST_PLATFORM__DATABASE_URL"] = url

@@ -17,6 +17,7 @@ from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.queues.intake import outgoing_of
 from flowcatalyst.sandbox.order_judge import SeededId
 from flowcatalyst.sandbox.receivers import Sandbox
+from flowcatalyst.sandbox.shop import Shop
 
 GROUPS: Final = 40
 PER_TICK: Final = 20
@@ -36,6 +37,8 @@ class Demo:
         self._app = app
         self._url = sandbox.url
         self._judge = sandbox.judge
+        self._webhooks = sandbox.webhooks
+        self._shop = None if app.platform is None else Shop(app.platform, sandbox, app.ids, app.clock)
         self._run = app.ids.new_id()
         self._positions: Counter[int] = Counter()  # of the latest message of each group
         self._settled: Counter[int] = Counter()  # of the latest one that was answered for good
@@ -49,6 +52,8 @@ class Demo:
         if not self._app.queues:
             raise ConfigurationError("the demo needs a queue to publish to, and the configuration names none")
         tasks.spawn(self._feed(), "demo feed")
+        if self._shop is not None:
+            self._app.supervisor.spawn(tasks, "demo shop", self._shop.run)
         tasks.spawn(self._show(), "demo line")
         try:
             yield
@@ -59,7 +64,8 @@ class Demo:
         queue = next(iter(self._app.queues.values()))
         batch: list[Outgoing] = []
         while True:
-            if not batch and self._published - self._delivered < MAX_BACKLOG:
+            of_the_queue = self._delivered - self._webhooks.counts.taken
+            if not batch and self._published - of_the_queue < MAX_BACKLOG:
                 # For groups that have few waiting, in turns drawn by lot.
                 takers = {group: MAX_OF_A_GROUP - self._waiting_of(group) for group in range(GROUPS)}
                 places = [group for group, left in takers.items() for _ in range(left)]
@@ -114,10 +120,17 @@ class Demo:
             print(f"\r\x1b[K{cut}" if redraw else f"{line}\n", end="", flush=True)
 
     def _line(self, per_second: int) -> str:
-        pools = self._app.router.pools.values()
-        return (
-            f"delivered {self._delivered:,} ({per_second}/s)   in flight {sum(pool.in_flight for pool in pools)}"
-            f"   in the queue {self._depth}   groups {sum(pool.group_count for pool in pools)}"
-            f"   order violations: {self._judge.order_violations}"
+        pools, violations = self._app.router.pools.values(), self._judge.order_violations
+        return (  # what matters first: a narrow terminal shows no more
+            f"delivered {self._delivered:,} ({per_second}/s)   in the queue {self._depth}"
+            f"   order violations: {violations + self._webhooks.counts.out_of_place}{self._of_the_shop()}"
+            f"   in flight {sum(pool.in_flight for pool in pools)}   groups {sum(pool.group_count for pool in pools)}"
             f"{f'   the queue accepts nothing: {self._last_error}' if self._last_error else ''}"
         )
+
+    def _of_the_shop(self) -> str:
+        if self._shop is None:
+            return ""
+        counts = self._webhooks.counts
+        wrong = f"   wrong signatures: {counts.wrong_signatures}" if counts.wrong_signatures else ""
+        return f"   events {self._shop.events:,}   webhooks verified {counts.verified:,}{wrong}"

@@ -7,6 +7,7 @@ from typing import Final
 
 from flowcatalyst.core.clock import IdSource
 from flowcatalyst.sandbox.order_judge import OrderJudge
+from flowcatalyst.sandbox.webhooks import WebhookReceiver
 
 SLOW_MS: Final = 100
 PENDING_S: Final = 30
@@ -18,6 +19,7 @@ class Sandbox:
     def __init__(self, ids: IdSource) -> None:
         self.ids = ids
         self.judge = OrderJudge()
+        self.webhooks = WebhookReceiver(ids)
         self.address: tuple[str, int] | None = None  # host and port of the receivers, as their router reaches them
 
     @property

@@ -1,6 +1,7 @@
 """/api/test: receivers to try the router out with. They judge the order in which messages come."""
 
 import asyncio
+from dataclasses import asdict
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 from urllib.parse import unquote
@@ -16,7 +17,7 @@ from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.core.message import MAX_NAME_CHARS
 from flowcatalyst.http.mediator import MESSAGE_ID
-from flowcatalyst.sandbox.receivers import PENDING_S, RECEIVERS, SLOW_MS
+from flowcatalyst.sandbox.receivers import PENDING_S, RECEIVERS, SLOW_MS, Sandbox
 
 MAX_DELAY_MS: Final = 60_000
 
@@ -35,6 +36,11 @@ class ReceiverAnswer(msgspec.Struct, rename="camel", omit_defaults=True):
 
 
 _decoder = msgspec.json.Decoder(Received)
+WEBHOOK: Final = "webhook"
+_NAMES: Final = (*RECEIVERS, WEBHOOK)
+ReceiverName = Annotated[
+    str, PathParameter(description=f"One of {', '.join(_NAMES)}", schema_extra={"enum": list(_NAMES)})
+]
 _FAILS: Final = [(400, "From client-error"), (500, "From fail, server-error and faulty")]
 
 
@@ -51,10 +57,7 @@ _FAILS: Final = [(400, "From client-error"), (500, "From fail, server-error and 
 async def receive_message(
     request: Request[Any, Any, Any],
     sandbox: TheSandbox,
-    receiver: Annotated[
-        str,
-        PathParameter(description=f"One of {', '.join(RECEIVERS)}", schema_extra={"enum": list(RECEIVERS)}),
-    ],
+    receiver: ReceiverName,
     delay_ms: Annotated[
         int,
         QueryParameter(
@@ -68,10 +71,13 @@ async def receive_message(
     """A built-in endpoint for messages.
 
     fast and success ack at once, slow after a while, pending asks to come again later, faulty fails now and then,
-    client-error answers 400, fail and server-error answer 500.
+    client-error answers 400, fail and server-error answer 500. webhook is for the webhooks of `--demo`: it verifies
+    their signatures, and their places in their groups.
     """
+    if receiver == WEBHOOK:
+        return await _receive_webhook(request, sandbox)
     if receiver not in RECEIVERS:
-        detail = f"there is no receiver {receiver!r}; the receivers are: {', '.join(RECEIVERS)}"
+        detail = f"there is no receiver {receiver!r}; the receivers are: {', '.join(_NAMES)}"
         raise ProblemError(HTTPStatus.NOT_FOUND, detail)
     if named := request.headers.get(MESSAGE_ID):  # the body may be a payload of any kind
         message_id = unquote(named)[:MAX_NAME_CHARS]
@@ -88,12 +94,30 @@ async def receive_message(
     return Response(ReceiverAnswer(answer.ack, answer.delay_seconds), status_code=answer.status, headers=headers)
 
 
+async def _receive_webhook(request: Request[Any, Any, Any], sandbox: Sandbox) -> Response[ReceiverAnswer]:
+    status, said = sandbox.webhooks.receive(request.headers, await request.body())
+    if status != HTTPStatus.OK:
+        raise ProblemError(HTTPStatus(status), said)
+    return Response(ReceiverAnswer(ack=True))
+
+
 class ReceiverStats(msgspec.Struct, rename="camel"):
     """What one receiver saw and answered."""
 
     requests: int
     order_violations: int
     status_counts: dict[int, int]
+
+
+class WebhooksReport(msgspec.Struct, rename="camel"):
+    """What the receiver of webhooks saw since the start."""
+
+    verified: int
+    failed: int
+    repeats: int
+    wrong_signatures: int
+    out_of_place: int
+    last_problem: str
 
 
 class ReceiversReport(msgspec.Struct, rename="camel"):
@@ -105,6 +129,7 @@ class ReceiversReport(msgspec.Struct, rename="camel"):
     groups: int
     endpoints: dict[str, ReceiverStats]
     last_violations: list[str]
+    webhooks: WebhooksReport
 
 
 @get("/api/test/stats", tags=["Try it out"], summary="What the receivers saw")
@@ -121,6 +146,7 @@ async def get_test_stats(sandbox: TheSandbox) -> ReceiversReport:
             for name, counts in judge.by_receiver.items()
         },
         last_violations=list(judge.last_violations),
+        webhooks=WebhooksReport(**asdict(sandbox.webhooks.counts), last_problem=sandbox.webhooks.last_problem),
     )
 
 

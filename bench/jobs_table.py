@@ -7,6 +7,7 @@ of them one after the other, so that a noisy minute hits all; ratios are taken w
 
 import argparse
 import asyncio
+import base64
 import json
 import os
 import signal
@@ -28,6 +29,7 @@ from bench.servers import nginx_sink, require_tools, run_wrk
 
 MESSAGES = 20_000
 ROOT = Path(__file__).parent.parent
+SECRET_KEY = base64.b64encode(bytes(range(32))).decode()  # keeps nothing that matters
 ACCEPT_S = 4
 ACCEPT_CONNECTIONS = 16
 POST = """
@@ -154,7 +156,7 @@ def accepting(
 
 
 def environment(url: str | None) -> dict[str, str]:
-    variables = {"FLOWCATALYST_PLATFORM__ENABLED": "true"}
+    variables = {"FLOWCATALYST_PLATFORM__ENABLED": "true", "FLOWCATALYST_PLATFORM__SECRET_KEY": SECRET_KEY}
     if url is not None:
         variables["FLOWCATALYST_PLATFORM__DATABASE_URL"] = url
     return {**os.environ, **variables}

@@ -19,7 +19,7 @@ from tests.sim.jobs.play import Played as PlayedJobs
 from tests.sim.jobs.sometimes import ALL as ALL_OF_JOBS
 from tests.sim.plan import ALL_KINDS
 from tests.sim.play import Played
-from tests.sim.seeds import JOBS, RunOfSeeds, keep_failing, parse_seed, play_kind, run_seeds
+from tests.sim.seeds import EVENTS, JOBS, RunOfSeeds, keep_failing, parse_seed, play_kind, run_seeds
 from tests.sim.sometimes import ALL
 
 
@@ -27,7 +27,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Soak and replay simulated histories.")
     parser.add_argument("count", nargs="?", type=int, default=1000, help="seeds")
     parser.add_argument("--first", type=int, default=0, help="first seed")
-    parser.add_argument("--kind", choices=(*ALL_KINDS, JOBS), default=None, help="queues of one kind, or jobs")
+    parser.add_argument("--kind", choices=(*ALL_KINDS, JOBS, EVENTS), default=None, help="queues of one kind, or jobs")
     parser.add_argument("--jobs", type=int, default=None, help="processes; one per core by default")
     parser.add_argument("--dry", action="store_true", help="do not keep the seeds that fail")
     parser.add_argument("--replay", metavar="KIND:SEED", help="play one history, as mixed:66 or unordered:7")

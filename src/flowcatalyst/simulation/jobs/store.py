@@ -68,6 +68,7 @@ class Disk:
         self.path = Path("simulated.db")
         self.owners: set[str] = set()  # alive
         self.expired: set[str] = set()  # jobs of which the history was told
+        self.cancelled: set[str] = set()  # the same, of those that were cancelled with their subscription
         self._uri = f"file:simulated-{next(_databases)}?mode=memory&cache=shared"
         self._connections: dict[str, Connection] = {}
         self._connection = self.connect("")  # while there is one, it exists

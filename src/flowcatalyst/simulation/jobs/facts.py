@@ -96,6 +96,7 @@ class Facts:
 
     def _received(self, event: Event, received: Received) -> None:
         if received.group is None or received.seq is None:
+            self.last_seq.pop((event.process, event.job), None)
             return
         self.of_group(received.group).job_at.setdefault(received.seq, event.job)
         self.last_seq[event.process, event.job] = received.seq

@@ -150,7 +150,8 @@ class WitnessedPlatformStore(WitnessedJobStore):
     def _cancelled(self, name: str) -> None:
         if name not in self.disk.cancelled:
             self.disk.cancelled.add(name)
-            self.history.add(Kind.CANCELLED, name, self.owner)
+            if not any(event.kind is Kind.CANCELLED and event.job == name for event in self.history):  # by a person
+                self.history.add(Kind.CANCELLED, name, self.owner)
 
 
 REMOVER: Final = "remover"
@@ -293,15 +294,11 @@ class PlatformWorld(JobsWorld):
         """A change that is made in a process is known there when the call has returned."""
 
         async def seen() -> T:
-            try:
-                return await call()
-            finally:
-                latest = self._latest(Kind.ENTRY, code, process.owner)
-                if latest is not None:
-                    revision = self.history.events[latest].value.revision
-                    kept = self.platforms[process.owner].catalog.subscriptions.get(code)
-                    if kept is None or kept.revision >= revision:
-                        self.history.add(Kind.SEEN, code, process.owner, revision)
+            result = await call()
+            if (latest := self._latest(Kind.ENTRY, code, process.owner)) is not None:
+                revision = self.history.events[latest].value.revision
+                self.history.add(Kind.SEEN, code, process.owner, revision)
+            return result
 
         return seen
 

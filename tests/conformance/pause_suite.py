@@ -10,7 +10,7 @@ import pytest
 from flowcatalyst.core.message import DispatchMode, Settled
 from flowcatalyst.dispatch.job import Status
 from flowcatalyst.dispatch.store.contract import RECALL_LOCK_S, Action, Cancel, Change, Filter, JobStore, Retry
-from flowcatalyst.dispatch.store.platform_contract import EntryKind, PlatformStore
+from flowcatalyst.dispatch.store.platform_contract import CodeTakenError, EntryKind, PlatformStore
 from tests.conformance.job_bench import BLOCK, IMMEDIATE, NEXT, PARKED, JobBench, names, take
 from tests.conformance.job_recall_suite import answer, queue_of
 
@@ -318,6 +318,20 @@ class PauseSuite:
         await other.set_paused("s", paused=False)
         await settle(store, 1)
         assert sorted(await bench.finish(store)) == ["a1", "b1", "c1"]
+
+    async def test_a_new_subscription_is_not_paused_by_what_one_of_its_code_left(self, bench: JobBench) -> None:
+        store, other = await bench.platform(), await bench.platform()
+        await store.add(EntryKind.SUBSCRIPTION, "s", "{}")
+        await pause(store)
+        with pytest.raises(CodeTakenError):
+            await other.add(EntryKind.SUBSCRIPTION, "s", "{}")
+        await create(bench, store, "a1")
+        assert await bench.finish(other) == []
+        await store.remove(EntryKind.SUBSCRIPTION, "s")
+        await other.add(EntryKind.SUBSCRIPTION, "s", "{}")
+        await settle(other)
+        await create(bench, store, "a2")
+        assert await bench.finish(store) == ["a1", "a2"]
 
     async def test_to_resume_what_was_never_paused_does_nothing(self, bench: JobBench) -> None:
         store = await bench.platform()

@@ -83,6 +83,7 @@ def _sends(rng: random.Random, count: int, until: float) -> list[tuple[float, li
             source="simulation",
             data=msgspec.Raw(b"%d" % number),
             message_group=None if rng.random() < 0.1 else rng.choice(EVENT_GROUPS),
+            extensions={"sequence": rng.choice((1, 3, 5))} if rng.random() < 0.2 else {},
             deduplication_id=None if rng.random() < 0.1 else f"d{number}",
         )
         for number in range(count)

@@ -47,7 +47,8 @@ RULES: Final[dict[str, tuple[frozenset[Kind], Rule]]] = {
 }
 KNOWN: Final = "nothing comes from nowhere"
 PROGRESS: Final = "progress"
-ALL_RULES: Final = (*RULES, KNOWN, PROGRESS)
+SEEN: Final = "changes are seen"
+ALL_RULES: Final = (*RULES, KNOWN, PROGRESS, SEEN)
 NOT_OF_JOBS: Final = (Kind.CREATED, Kind.HELD, Kind.HOLD_TOLD, Kind.RELEASED, Kind.STEPPED, Kind.HEALED, Kind.COUNTED)
 OF_PROCESSES: Final = (
     Kind.STARTED,
@@ -92,4 +93,5 @@ def check(events: Sequence[Event], *, nack_delay_s: float, prompt: bool) -> list
         story.read(event)
     if prompt:
         found += [(PROGRESS, violation) for violation in progress(events, nack_delay_s)]
+        found += [(SEEN, violation) for violation in subscriptions.seen_in_time(events)]
     return found

@@ -39,6 +39,7 @@ class Facts:
     last_seq: dict[tuple[str, str], int] = field(default_factory=dict)  # (process, job) -> position of its last request
     stays: dict[str, int] = field(default_factory=dict)  # job -> position, once an attempt of it failed
     prev: dict[tuple[str, int, str], int] = field(default_factory=dict)  # (process, lease, lane) -> delivered before
+    revision: int = 0  # of the catalog
     index: int = 0
 
     def revision_seen(self, process: str, code: str) -> int:
@@ -59,7 +60,10 @@ class Facts:
 
     def read(self, event: Event) -> None:
         match event.kind:
+            case Kind.STARTED:  # what there was before is known before the first event is taken in
+                self.seen[event.process] = self.revision
             case Kind.ENTRY:
+                self.revision = event.value.revision
                 self.versions.setdefault(event.job, []).append(event.value)
                 if event.value.document is None:
                     self.paused.pop(event.job, None)
@@ -67,7 +71,7 @@ class Facts:
             case Kind.SEEN if event.job:
                 self.seen_one[event.process, event.job] = event.value
             case Kind.SEEN:
-                self.seen[event.process] = event.value
+                self.seen[event.process] = max(event.value, self.seen.get(event.process, 0))
             case Kind.INTAKE:
                 self.seen_at[event.job] = self._all_seen(event.process)
             case Kind.REPLAY:

@@ -39,6 +39,7 @@ from flowcatalyst.simulation.jobs.world import HOUSEKEEPING_S, JobsWorld, Proces
 T = TypeVar("T")
 SECRET_BYTES: Final = 24
 BLOCKED_S: Final = 1e9
+SETTLED_AT_ONCE: Final = 2
 _REVISION: Final = "SELECT revision FROM catalog_revision"
 _CANCELLED: Final = "SELECT id FROM jobs WHERE status = 'CANCELLED' ORDER BY number"
 _MADE: Final = "SELECT id FROM jobs WHERE id IN (SELECT value FROM json_each(?))"
@@ -129,6 +130,10 @@ class WitnessedPlatformStore(WitnessedJobStore):
             self.history.add(kind, subscription, self.owner)
 
         await self.queue.witnessed(super().set_paused(subscription, paused=paused), tell)
+
+    async def settle_pauses(self, limit: int) -> int:
+        """A part is small, so that there are several."""
+        return await super().settle_pauses(min(limit, SETTLED_AT_ONCE))
 
     async def act_on_all(
         self, which: Filter, action: Action, actor: str, limit: int, cursor: int | None = None

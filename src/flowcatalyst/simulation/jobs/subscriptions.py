@@ -1,7 +1,9 @@
 """Rules about events and who gets them: each has all its jobs, once; a pause, a replay, a removal is what it says."""
 
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from flowcatalyst.core.message import DispatchMode
 from flowcatalyst.dispatch.catalog_entries import StoredSubscription
@@ -9,6 +11,9 @@ from flowcatalyst.dispatch.job import Job
 from flowcatalyst.simulation.jobs.facts import those, wants
 from flowcatalyst.simulation.jobs.history import Event, KeptEvent, Kind, Replay, ToldEvent
 from flowcatalyst.simulation.jobs.story import Known, Story
+from flowcatalyst.simulation.rules.common import Violation
+
+SEEN_WITHIN_S: Final = 1.0
 
 
 def every_subscription_gets_its_job(event: Event, story: Story) -> Iterator[str]:
@@ -112,13 +117,28 @@ def a_replay_is_whole(event: Event, story: Story) -> Iterator[str]:
             yield f"replay {asked.id} made no job of {name}"
 
 
-def changes_are_seen(event: Event, story: Story) -> Iterator[str]:
-    """Of a process that says it knows the catalog, what it knows is there."""
-    latest = max((versions[-1].revision for versions in story.facts.versions.values()), default=0)
-    if event.value > latest:
-        yield f"{event.process} knows revision {event.value}, and the catalog has {latest}"
-    if event.value < story.facts.seen.get(event.process, 0) and not event.job:
-        yield f"{event.process} knows revision {event.value}, and knew a later one before"
+def seen_in_time(events: Sequence[Event]) -> Iterator[Violation]:
+    """For histories in which store and processes are well: all of them know a change within a second."""
+    seen: dict[str, int] = {}  # by process that is up
+    changes: list[tuple[float, int]] = []
+    for event in events:
+        if event.kind is Kind.FINAL:
+            return
+        while changes and event.at - changes[0][0] > SEEN_WITHIN_S:
+            at, revision = changes.pop(0)
+            for process, known in seen.items():
+                if known < revision:
+                    yield Violation(event.at, "", f"{process} does not know what was changed at {at:.3f}")
+        match event.kind:
+            case Kind.STARTED:
+                seen[event.process] = changes[-1][1] if changes else sys.maxsize
+            case Kind.STOPPING | Kind.CRASHED:
+                seen.pop(event.process, None)
+            case Kind.ENTRY:
+                changes.append((event.at, event.value.revision))
+                seen = {process: 0 if known == sys.maxsize else known for process, known in seen.items()}
+            case Kind.SEEN if not event.job and event.process in seen:
+                seen[event.process] = event.value
 
 
 RULES = {
@@ -130,5 +150,4 @@ RULES = {
     "what is removed is over": (frozenset({Kind.REMOVE_TOLD}), what_is_removed_is_over),
     "a replay stands behind": (frozenset({Kind.CREATED}), a_replay_stands_behind),
     "a replay is whole": (frozenset({Kind.REPLAY_TOLD}), a_replay_is_whole),
-    "changes are seen": (frozenset({Kind.SEEN}), changes_are_seen),
 }

@@ -23,7 +23,7 @@ def signed_with_what_is_valid(event: Event, story: Story) -> Iterator[str]:
 
 def _valid(document: StoredSubscription, wall: float) -> frozenset[str]:
     """As the simulation seals them: the code, a space, the secret."""
-    return frozenset(one.sealed.partition(" ")[2] for one in document.signing(wall))
+    return frozenset(one.sealed.partition(" ")[2] for one in document.secrets if one.until is None or wall < one.until)
 
 
 def a_position_is_of_one_job(event: Event, story: Story) -> Iterator[str]:

@@ -16,6 +16,7 @@ from flowcatalyst.simulation.jobs.platform import PlatformWorld
 from flowcatalyst.simulation.jobs.receiver import Receivers
 from flowcatalyst.simulation.jobs.world import JobsWorld, NoAnswerError, Process
 from tests.sim.jobs.events_plan import EVENT_GROUPS, EventsPlan, draw_events_plan, draw_subscription, edited
+from tests.sim.jobs.events_sometimes import happened
 from tests.sim.jobs.plan import Act
 from tests.sim.jobs.play import Played, Stage, play_plan
 
@@ -26,7 +27,9 @@ PAUSED = "SELECT code FROM catalog WHERE kind = 'subscription' AND document ->> 
 
 def play_events(seed: int) -> Played:
     """The history of a seed; the same one each time."""
-    return play_plan(draw_events_plan(seed), EventsStage)
+    played = play_plan(draw_events_plan(seed), EventsStage)
+    played.rare = happened
+    return played
 
 
 class EventsStage(Stage):

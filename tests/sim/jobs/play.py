@@ -53,6 +53,7 @@ class Played:
     trace: int
     steps: int
     errors: list[str]  # what broke in a way nobody planned
+    rare: Callable[[Sequence[Event], dict[str, int]], set[str]] = happened
 
     @property
     def theme(self) -> str:
@@ -67,7 +68,7 @@ class Played:
         return sum(event.kind is Kind.ATTEMPT for event in self.events)
 
     def happened(self) -> set[str]:
-        return happened(self.events, self.drawn)
+        return self.rare(self.events, self.drawn)
 
 
 def play(seed: int) -> Played:

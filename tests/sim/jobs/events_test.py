@@ -1,4 +1,4 @@
-"""The proof from an event to its webhooks: many seeded histories with subscriptions that change, judged by every rule."""
+"""The proof from an event to its webhooks: many seeded histories with subscriptions that change."""
 
 import pytest
 

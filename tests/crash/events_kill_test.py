@@ -184,6 +184,7 @@ class Scene:
             return False
         finally:
             await client.close()
+        assert result.item is not None
         assert result.item["jobs"] == len(MODES), result
         return True
 

@@ -1,10 +1,10 @@
 """The platform of each simulated process: its catalog and its intake, and what clients and people ask of them."""
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from hashlib import sha256
 from itertools import count
 from sqlite3 import Connection
 from typing import Any, Final, TypeVar
@@ -37,7 +37,6 @@ from flowcatalyst.simulation.jobs.store import Disk, WitnessedJobStore
 from flowcatalyst.simulation.jobs.world import HOUSEKEEPING_S, JobsWorld, Process
 
 T = TypeVar("T")
-SECRET_BYTES: Final = 24
 BLOCKED_S: Final = 1e9
 SETTLED_AT_ONCE: Final = 2
 _REVISION: Final = "SELECT revision FROM catalog_revision"
@@ -180,7 +179,7 @@ class ShortIds(IdSource):
     """As a person who reads a history likes them."""
 
     def __init__(self, clock: Clock) -> None:
-        super().__init__(clock, random.Random(0))
+        super().__init__(clock)
         self._count = count(1)
 
     def new_id(self) -> str:
@@ -194,7 +193,6 @@ class PlatformWorld(JobsWorld):
         super().__init__(*args, **options)
         self.platforms: dict[str, Platform] = {}  # by life of a process
         self.secrets: dict[str, list[str]] = {}  # by code: all that a subscription ever had
-        self._rng = random.Random(17)
         self._ids = ShortIds(self.clock)
 
     async def _work(self, process: Process) -> None:
@@ -218,9 +216,9 @@ class PlatformWorld(JobsWorld):
         return store
 
     def new_secret(self, code: str) -> str:
-        secret = secret_of(self._rng.randbytes(SECRET_BYTES))
-        self.secrets.setdefault(code, []).append(secret)
-        return secret
+        others = self.secrets.setdefault(code, [])
+        others.append(secret_of(sha256(f"{code} {len(others)}".encode()).digest()))
+        return others[-1]
 
     # What clients and people do. Each is done in the process that is asked, which may die on the way.
 

@@ -8,7 +8,8 @@ from flowcatalyst.core.targets import Target
 from flowcatalyst.core.webhook import SIGNATURE, key_of, signature
 from flowcatalyst.dispatch.subscription import SUBSCRIPTION
 from flowcatalyst.http.contract import Response
-from flowcatalyst.receiver import GroupGuard, MemoryGuardStore, Verdict, Webhook, WebhookError, verify
+from flowcatalyst.http.mediator import MESSAGE_ID
+from flowcatalyst.receiver import GroupGuard, MemoryGuardStore, Verdict, WebhookError, verify
 from flowcatalyst.simulation.endpoint import Behaviour, SimulatedHttp, respond
 from flowcatalyst.simulation.jobs.history import History, Kind, Received
 from flowcatalyst.simulation.jobs.world import SENDER
@@ -42,39 +43,24 @@ class Receivers(SimulatedHttp):
         signatures = by_name.get(SIGNATURE, "").split()
         try:
             webhook = verify(given, body, secrets, now=self.wall())
-        except WebhookError as error:
-            self._dice.note(f"refused by its receiver: {error}")
-            name = lines.partition(": ")[2].partition("\r\n")[0]
+        except WebhookError:
             nothing = Received(
                 code, None, None, None, frozenset(), len(signatures), Verdict.UNORDERED, done=False, was_done=False
             )
-            self.history.add(Kind.RECEIVED, name, SENDER.get(), nothing)
+            self.history.add(Kind.RECEIVED, by_name[MESSAGE_ID], SENDER.get(), nothing)
             return 0.01, respond(401)
+        place = webhook.group, webhook.group_seq, webhook.group_prev
         signed_by = frozenset(
             one for one in secrets if signature(key_of(one), webhook.id, webhook.timestamp, body) in signatures
         )
-        verdict, was_done = self._guard.check(webhook), webhook.id in self._done
-        done = self._handles(answer)
+        verdict, was_done, done = self._guard.check(webhook), webhook.id in self._done, self._handles(answer)
         if verdict is Verdict.REPEAT:
             latency_s, answer = 0.01, respond(200)
         elif done:
-            self._do(webhook)
-        self.history.add(
-            Kind.RECEIVED,
-            webhook.id,
-            SENDER.get(),
-            Received(
-                code,
-                webhook.group,
-                webhook.group_seq,
-                webhook.group_prev,
-                signed_by,
-                len(signatures),
-                verdict,
-                done=done,
-                was_done=was_done,
-            ),
-        )
+            self._guard.done(webhook)
+            self._done.add(webhook.id)
+        received = Received(code, *place, signed_by, len(signatures), verdict, done=done, was_done=was_done)
+        self.history.add(Kind.RECEIVED, webhook.id, SENDER.get(), received)
         return latency_s, answer
 
     def _handles(self, answer: Response | DeliveryError) -> bool:
@@ -82,10 +68,6 @@ class Receivers(SimulatedHttp):
         if isinstance(answer, DeliveryError):
             return isinstance(answer, ConnectionBrokenError) and self._dice.hit("handled, and the answer lost", 0.5)
         return answer.status < 300 and b"false" not in answer.body
-
-    def _do(self, webhook: Webhook) -> None:
-        self._guard.done(webhook)
-        self._done.add(webhook.id)
 
 
 def _pair(line: str) -> tuple[str, str]:

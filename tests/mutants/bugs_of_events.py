@@ -14,6 +14,7 @@ from flowcatalyst.dispatch.job import Job
 from flowcatalyst.dispatch.matcher import Matcher
 from flowcatalyst.dispatch.pausing import Cancelled
 from flowcatalyst.dispatch.stamp import JobStamp
+from flowcatalyst.dispatch.store import sqlite_queue
 from flowcatalyst.dispatch.store.job_rows import catalog as catalog_rows
 from flowcatalyst.dispatch.store.job_rows import columns, enter, positions, settle
 from flowcatalyst.dispatch.store.job_rows import events as event_rows
@@ -88,17 +89,15 @@ def _() -> None:
 
 @BUGS.add("other processes hear of no change of the catalog")
 def _() -> None:
-    @instead_of(Catalog, "refresh")
-    async def refresh(original: Any, self: Any) -> None:
-        if self._seen is None:
-            await original(self)
+    @instead_of(Catalog, "follow")
+    async def follow(original: Any, self: Any) -> None:
+        await self.ready()
 
 
 @BUGS.add("an added subscription is paused as the one before it was")
 def _() -> None:
-    @instead_of(catalog_rows, "set_paused")
-    def set_paused(original: Any, connection: Connection, code: str, now: float, wall: float, *, paused: bool) -> None:
-        """For the sake of the pause: only a resume ends it."""
+    assert catalog_rows.set_paused is pause_rows.set_paused  # only what an addition does with it is wrong
+    catalog_rows.set_paused = lambda *_, **__: None  # type: ignore[assignment]
 
 
 # Pauses
@@ -236,8 +235,8 @@ def _() -> None:
 
 @BUGS.add("a position is given to two jobs")
 def _() -> None:
-    @instead_of(positions, "give")
-    def give(original: Any, connection: Connection, *args: Any) -> Any:
+    @instead_of(sqlite_queue, "give_positions")
+    def give_positions(original: Any, connection: Connection, *args: Any) -> Any:
         given = original(connection, *args)
         connection.execute("UPDATE group_positions SET given = given - 1 WHERE given > 1")
         return given

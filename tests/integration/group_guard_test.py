@@ -86,6 +86,13 @@ def does(guard: GroupGuard, *webhooks: tuple[int, int] | Webhook) -> list[Verdic
     return verdicts
 
 
+def test_what_a_router_that_died_had_sent_is_a_repeat_at_its_new_position_too(guard: GroupGuard) -> None:
+    again = webhook(4, 1, "id-2")
+    assert does(guard, (1, 0), (2, 1), again, (5, 4)) == [NEXT, NEXT, REPEAT, NEXT]
+    assert guard.done(webhook(6, 5, "id-2")) is REPEAT
+    assert guard.check(webhook(7, 6)) is NEXT
+
+
 def test_one_after_the_other_is_in_order(guard: GroupGuard) -> None:
     assert does(guard, (1, 0), (2, 1), (3, 2)) == [NEXT, NEXT, NEXT]
 

@@ -8,10 +8,12 @@ from typing import Final
 import pytest
 
 from flowcatalyst.dispatch.store.contract import JobStore
+from flowcatalyst.dispatch.store.platform_contract import PlatformStore
 from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
 from tests.conformance.job_bench import JobBench
 from tests.conformance.job_store_suite import JobStoreSuite
 from tests.conformance.job_walk_suite import JobWalkSuite
+from tests.conformance.platform_suite import PlatformSuite
 from tests.support.clocks import SetClock
 
 # What was counted, and what there is.
@@ -46,6 +48,19 @@ COUNTS: Final = (
     ),
     ("SELECT count(*) FROM actions", "SELECT count(*) FROM actions JOIN jobs ON number = job"),
     ("SELECT id FROM lanes ORDER BY id", "SELECT DISTINCT lane FROM messages ORDER BY lane"),
+    # Once a walk is over, no lane is ready that begins with a job of a paused subscription.
+    (
+        "SELECT 0",
+        """SELECT count(*) FROM lanes AS l JOIN messages AS m ON m.lane = l.id
+        AND m.seq = (SELECT min(seq) FROM messages WHERE lane = l.id) JOIN jobs AS j ON j.number = m.seq & 2199023255551
+        JOIN paused_subscriptions AS p ON p.code = j.subscription AND p.paused AND p.walked_to IS NULL
+        WHERE l.due IS NULL""",
+    ),
+    (
+        "SELECT 0",
+        """SELECT count(*) FROM jobs AS j JOIN group_positions AS p ON p.name = json_quote(j.grp)
+        WHERE j.position > p.given""",
+    ),
 )
 
 
@@ -64,7 +79,7 @@ class SqliteJobBench(JobBench):
         self._file = folder / "jobs.db"
         self._clock = SetClock()
 
-    def make(self) -> JobStore:
+    def make(self) -> PlatformStore:
         return SqliteJobStore(self._file, self._clock, poll_interval_s=0.01)
 
     def wall(self) -> float:
@@ -87,7 +102,7 @@ class SqliteJobBench(JobBench):
         await self.pass_time(store.queue.capabilities.visibility_s)
 
 
-class TestSqliteJobStore(JobStoreSuite, JobWalkSuite):
+class TestSqliteJobStore(JobStoreSuite, JobWalkSuite, PlatformSuite):
     @pytest.fixture
     async def bench(self, tmp_path: Path) -> AsyncIterator[JobBench]:
         bench = SqliteJobBench(tmp_path)

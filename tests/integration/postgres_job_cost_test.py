@@ -102,7 +102,12 @@ class Play:
     def event(self, name: str) -> Event:
         time = as_time(self.clock.wall())
         assert time is not None
-        more = {"subject": "new", "message_group": "new", "correlation_id": "new", "deduplication_id": name}
+        more: dict[str, Any] = {
+            "subject": "new",
+            "message_group": "new",
+            "correlation_id": "new",
+            "deduplication_id": name,
+        }
         return Event(id=name, type="new", source="new", time=time, **more)
 
     async def cost(self) -> dict[str, int]:

@@ -36,6 +36,7 @@ from flowcatalyst.dispatch.store.contract import (
     Place,
     Recall,
 )
+from flowcatalyst.dispatch.store.group_commit import GroupCommit
 from flowcatalyst.dispatch.store.platform_contract import (
     Entry,
     EntryKind,
@@ -55,6 +56,8 @@ T = TypeVar("T")
 PARTS: Final = (LANES, JOBS)
 COUNTED_AT_ONCE: Final = 10_000
 LEAD_LIMIT_S: Final = 5.0
+KEPT_TOGETHER: Final = 1_000  # jobs and events of several callers in one transaction
+BYTES_LIKE_A_JOB: Final = 4096  # of payload: so much makes a transaction as long as another job does
 ANSWER_POLL_S: Final = 0.25  # should a notification be lost
 CATALOG_POLL_S: Final = 0.5
 # Asked again on the same connection it is ours again, which costs nothing: it ends with the connection.
@@ -75,6 +78,8 @@ class PostgresJobStore:
         self.database.on_notice[postgres_catalog.NOTICE] = self._on_catalog
         self._leader: Connection | None = None  # has the lock, or asks for it
         self._leading = asyncio.Lock()
+        self._creating = GroupCommit(self._create, KEPT_TOGETHER)
+        self._accepting = GroupCommit(self._accept, KEPT_TOGETHER)
 
     async def open(self) -> None:
         """Make the tables, if the database can be reached now; else the first call does.
@@ -86,6 +91,8 @@ class PostgresJobStore:
             await self.database.pool.run(_nothing)
 
     async def close(self) -> None:
+        await self._creating.close()
+        await self._accepting.close()
         self._resign()
         await self.queue.close()
         await self._readers.close()
@@ -94,6 +101,11 @@ class PostgresJobStore:
         """Durable when it returns. One whose idempotency key is known is not made again."""
         if not jobs:
             return []
+        if behind:
+            return await self._create(jobs, behind=True)
+        return await self._creating.keep(jobs, _weight(jobs))
+
+    async def _create(self, jobs: Sequence[Job], *, behind: bool = False) -> list[Created]:
         return await self._change(partial(postgres_rows.create, wall=self._clock.wall(), jobs=jobs, behind=behind))
 
     # Looking
@@ -197,6 +209,10 @@ class PostgresJobStore:
     async def accept(self, events: Sequence[tuple[Event, Sequence[Job]]]) -> list[EventAccepted]:
         if not events:
             return []
+        weight = len(events) + _weight([job for _, jobs in events for job in jobs])
+        return await self._accepting.keep(events, weight)
+
+    async def _accept(self, events: Sequence[tuple[Event, Sequence[Job]]]) -> list[EventAccepted]:
         return await self._change(partial(postgres_events.accept, wall=self._clock.wall(), events=events))
 
     async def event(self, event_id: str) -> EventKept:
@@ -319,3 +335,7 @@ async def _drop_finished(connection: Connection, queue: int, before: float, limi
 
 async def _nothing(connection: Connection) -> None:
     """Connecting is enough: it makes the tables."""
+
+
+def _weight(jobs: Sequence[Job]) -> int:
+    return len(jobs) + sum(len(job.payload or b"") for job in jobs) // BYTES_LIKE_A_JOB

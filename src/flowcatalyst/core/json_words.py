@@ -44,8 +44,8 @@ class Fault:
 
 
 def fault_in(error: msgspec.ValidationError, fields: Mapping[str, Collection[str]]) -> Fault:
-    """What a validation error says. `fields` are those there are, each with its choices if it has some; `name[]` are the
-    entries of the list `name`."""
+    """What a validation error says. `fields` are those there are, each with its choices if it has some; `name[]` are
+    the entries of the list `name`."""
     text = str(error)
     place = _PLACE.search(text)
     path, text = (place["path"], text[: place.start()]) if place else ("", text)

@@ -18,6 +18,7 @@ from flowcatalyst.dispatch.job import Status
 from flowcatalyst.dispatch.job_counts import MAX_PARKED_POOLS, CountedAttempts, JobCounts
 from flowcatalyst.dispatch.job_watch import MAX_TOLD_GROUPS, JobWatch
 from flowcatalyst.dispatch.store.contract import Figures, Filter, GroupPage, GroupState, JobStore, Page
+from flowcatalyst.dispatch.store.platform_contract import PlatformStore
 from tests.support.clocks import SetClock
 from tests.support.deliveries import delivery
 from tests.unit.job_waiting_test import state
@@ -82,7 +83,7 @@ class Watched:
         self.watch = JobWatch(cast(JobStore, self.store), self.counts, self.clock, self.warnings, blocked_s=900.0)
 
     def house(self, days: float = 30.0) -> Housekeeping:
-        return Housekeeping(cast(JobStore, self.store), self.counts, self.watch, self.clock, days)
+        return Housekeeping(cast(PlatformStore, self.store), self.counts, self.watch, self.clock, days)
 
     def told(self, code: WarningCode) -> list[str]:
         """The sources of warnings that nobody acknowledged."""

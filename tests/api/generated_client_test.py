@@ -62,7 +62,11 @@ async def test_a_generated_client_makes_a_subscription_and_sends_events(shop: Su
 
 def _use(folder: Path, document: str, url: str, body: dict[str, Any], secrets: dict[str, list[str]]) -> None:
     generated = Generated(folder, document)
-    client = generated.module("client").Client(base_url=url)
+    with generated.module("client").Client(base_url=url) as client:
+        _follow_the_path(generated, client, body, secrets)
+
+
+def _follow_the_path(generated: Generated, client: Any, body: dict[str, Any], secrets: dict[str, list[str]]) -> None:
     new = generated.model("NewSubscription").from_dict(body)
     made = generated.call("subscriptions.api_subscriptions_create_subscription", client, body=new)
     secrets["orders"] = [made.secret]

@@ -232,7 +232,7 @@ class PlatformSettings(Section):
         "needed; with database_url no secret can be kept",
     )
     retention_days: float = Field(
-        30.0, ge=0, description="How long finished dispatch jobs are kept, with their attempts; 0: for ever"
+        30.0, ge=0, description="How long finished dispatch jobs, with their attempts, and events are kept; 0: for ever"
     )
 
     @field_validator("secret_key")

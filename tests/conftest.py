@@ -18,6 +18,7 @@ import uvloop
 from flowcatalyst.core import interpreter
 from tests.servers import NOT_TESTED, AmqpClientFinder, ServerMissingError, needs, program, skip_or_fail
 from tests.support.scratch import NoScratchError, scratch
+from tests.support.shares import Shares
 from tests.support.virtual_loop import VirtualLoop
 
 LOG_LINES: Final = 30  # of a failed test; more would hide what failed
@@ -168,6 +169,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left = {item for item in items if item.get_closest_marker("thorough") or item.get_closest_marker("brokers")}
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
+    return Shares(config, log, lambda file: _is_thorough(Path(file))) if config.option.dist == "loadgroup" else None
 
 
 def pytest_collection_finish() -> None:

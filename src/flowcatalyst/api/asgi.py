@@ -11,7 +11,7 @@ from flowcatalyst.api.access import access_guards
 from flowcatalyst.api.browser_headers import add_browser_headers
 from flowcatalyst.api.caller import refusals_noted
 from flowcatalyst.api.dependencies import ServedRouter
-from flowcatalyst.api.dispatch import groups, job_actions, job_bulk, job_list, jobs
+from flowcatalyst.api.dispatch import groups, job_actions, job_bulk, job_list, jobs, process
 from flowcatalyst.api.openapi import document_access, document_parameters, document_problems, openapi_config
 from flowcatalyst.api.origin_guard import origin_guards
 from flowcatalyst.api.problems import EXCEPTION_HANDLERS, MAX_REQUEST_BYTES
@@ -84,6 +84,7 @@ _ROUTES: Final[list[ControllerRouterHandler]] = [
     groups.release_group,
     groups.retry_head,
     groups.skip_head,
+    process.process_job,
 ]
 
 # Receivers and traffic for trying things out; not served by a router in production.

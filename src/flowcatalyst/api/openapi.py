@@ -14,7 +14,7 @@ from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, 
 from litestar.openapi.spec.enums import OpenAPIType
 
 from flowcatalyst import __version__
-from flowcatalyst.api.access import PROBES, READING_METHODS, is_receiver
+from flowcatalyst.api.access import OWN_TOKENS, PROBES, READING_METHODS, is_receiver
 from flowcatalyst.api.browser_headers import POLICY, page_policy
 from flowcatalyst.api.problems import PROBLEM_MEDIA_TYPE, Problem, ProblemError, problem_response
 from flowcatalyst.control.settings import AuthSettings
@@ -119,7 +119,7 @@ def document_access(document: Any, auth: AuthSettings) -> None:
     document.components.security_schemes = schemes
     needed: list[dict[str, list[str]]] = [{name: []} for name in schemes]
     for path, method, operation in operations(document):
-        if auth.open_probes and path in PROBES:
+        if path in OWN_TOKENS or (auth.open_probes and path in PROBES):
             operation.security = []
             continue
         operation.security = [{}, *needed] if is_receiver(path, method) else needed

@@ -14,6 +14,7 @@ from flowcatalyst.control.dead_letters import UnknownQueueError
 from flowcatalyst.core.errors import INSIDE, FlowCatalystError, InvalidMessageError, QueueUnavailableError, StorageError
 from flowcatalyst.core.json_words import in_words
 from flowcatalyst.dispatch.store.contract import CursorError, JobStateError, UnknownJobError
+from flowcatalyst.dispatch.tokens import InvalidTokenError
 
 _ONLY_IN_JSON: Final = re.compile(r" \| null(?=`)")  # a parameter that may be left out cannot be null
 _NOT_TEXT: Final = ", not text"  # which every parameter is
@@ -69,6 +70,7 @@ _STATUS_OF: Final[dict[type[FlowCatalystError], HTTPStatus]] = {
     UnknownJobError: HTTPStatus.NOT_FOUND,
     JobStateError: HTTPStatus.CONFLICT,
     CursorError: HTTPStatus.BAD_REQUEST,
+    InvalidTokenError: HTTPStatus.UNAUTHORIZED,
     QueueUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     StorageError: HTTPStatus.SERVICE_UNAVAILABLE,
 }

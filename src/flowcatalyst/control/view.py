@@ -17,6 +17,7 @@ from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.warnings import WarningLog
 from flowcatalyst.dispatch.job_counts import JobCounts
 from flowcatalyst.dispatch.job_watch import JobWatch
+from flowcatalyst.dispatch.processing import Processing
 from flowcatalyst.dispatch.store.contract import JobStore
 from flowcatalyst.queues.contract import BrokerQueue, Queue
 from flowcatalyst.queues.embedded.store import EmbeddedStore
@@ -72,6 +73,10 @@ class RouterView(Protocol):
     @property
     def jobs(self) -> JobStore | None:
         """None: it dispatches no jobs."""
+
+    @property
+    def processing(self) -> Processing | None:
+        """None: it dispatches no jobs, or does not run yet."""
 
     @property
     def job_counts(self) -> JobCounts: ...

@@ -11,7 +11,19 @@ from flowcatalyst.api.access import access_guards
 from flowcatalyst.api.browser_headers import add_browser_headers
 from flowcatalyst.api.caller import refusals_noted
 from flowcatalyst.api.dependencies import ServedRouter
-from flowcatalyst.api.dispatch import groups, job_actions, job_bulk, job_list, jobs, process
+from flowcatalyst.api.dispatch import (
+    events,
+    groups,
+    job_actions,
+    job_bulk,
+    job_list,
+    jobs,
+    process,
+    router_config,
+    subscription_actions,
+    subscriptions,
+)
+from flowcatalyst.api.dispatch import pools as dispatch_pools
 from flowcatalyst.api.openapi import document_access, document_parameters, document_problems, openapi_config
 from flowcatalyst.api.origin_guard import origin_guards
 from flowcatalyst.api.problems import EXCEPTION_HANDLERS, MAX_REQUEST_BYTES
@@ -85,6 +97,28 @@ _ROUTES: Final[list[ControllerRouterHandler]] = [
     groups.retry_head,
     groups.skip_head,
     process.process_job,
+    events.send_event,
+    events.send_events,
+    events.list_events,
+    events.get_event,
+    subscriptions.create_subscription,
+    subscriptions.list_subscriptions,
+    subscriptions.get_subscription,
+    subscriptions.replace_subscription,
+    subscriptions.change_subscription,
+    subscriptions.delete_subscription,
+    subscription_actions.pause_subscription,
+    subscription_actions.resume_subscription,
+    subscription_actions.rotate_secret,
+    subscription_actions.send_sample,
+    subscription_actions.replay_events,
+    dispatch_pools.create_pool,
+    dispatch_pools.list_pools,
+    dispatch_pools.get_pool,
+    dispatch_pools.replace_pool,
+    dispatch_pools.patch_pool,
+    dispatch_pools.delete_pool,
+    router_config.get_router_config,
 ]
 
 # Receivers and traffic for trying things out; not served by a router in production.

@@ -20,7 +20,7 @@ T = TypeVar("T")
 async def read_json(request: Request[Any, Any, Any], decoder: msgspec.json.Decoder[T]) -> T:
     """The body as the decoder's type, or a problem that says what is wrong with it."""
     body = await request.body()
-    _require_json_type(request)
+    require_json_type(request)
     return decode_json(body, decoder)
 
 
@@ -28,7 +28,7 @@ async def read_optional_json(request: Request[Any, Any, Any], decoder: msgspec.j
     """Like `read_json`; None if there is no body at all."""
     if not (body := await request.body()):
         return None
-    _require_json_type(request)
+    require_json_type(request)
     return decode_json(body, decoder)
 
 
@@ -63,7 +63,7 @@ def _alternatives(found: msgspec.inspect.Type) -> Sequence[msgspec.inspect.Type]
     return found.types if isinstance(found, msgspec.inspect.UnionType) else [found]
 
 
-def _require_json_type(request: Request[Any, Any, Any]) -> None:
+def require_json_type(request: Request[Any, Any, Any]) -> None:
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         given = f"not {media_type}" if media_type else "and there was none"

@@ -53,7 +53,12 @@ def _as_problem(response: Response[Any]) -> Response[Any]:
 
 def with_json_body(body_type: Any, description: str, *, required: bool = True) -> type[Operation]:
     """An operation whose handler decodes the body itself; the document still shows its schema."""
-    content = {"application/json": OpenAPIMediaType(schema=inline_schema(body_type))}
+    return with_bodies({"application/json": inline_schema(body_type)}, description, required=required)
+
+
+def with_bodies(schemas: dict[str, Any], description: str, *, required: bool = True) -> type[Operation]:
+    """The same for a body in one of several forms, by its Content-Type."""
+    content = {media_type: OpenAPIMediaType(schema=schema) for media_type, schema in schemas.items()}
     body = RequestBody(content=content, description=description, required=required)
 
     @dataclass

@@ -13,7 +13,19 @@ from litestar.exceptions import HTTPException
 from flowcatalyst.control.dead_letters import UnknownQueueError
 from flowcatalyst.core.errors import INSIDE, FlowCatalystError, InvalidMessageError, QueueUnavailableError, StorageError
 from flowcatalyst.core.json_words import in_words
+from flowcatalyst.core.webhook import InvalidSecretError
+from flowcatalyst.dispatch.catalog_entries import InvalidPoolError
+from flowcatalyst.dispatch.event import InvalidEventError
+from flowcatalyst.dispatch.rotation import TooManySecretsError
+from flowcatalyst.dispatch.sealing import SealError
 from flowcatalyst.dispatch.store.contract import CursorError, JobStateError, UnknownJobError
+from flowcatalyst.dispatch.store.platform_contract import (
+    CodeTakenError,
+    StaleEntryError,
+    UnknownEntryError,
+    UnknownEventError,
+)
+from flowcatalyst.dispatch.subscription import InvalidSubscriptionError
 from flowcatalyst.dispatch.tokens import InvalidTokenError
 
 _ONLY_IN_JSON: Final = re.compile(r" \| null(?=`)")  # a parameter that may be left out cannot be null
@@ -71,6 +83,16 @@ _STATUS_OF: Final[dict[type[FlowCatalystError], HTTPStatus]] = {
     JobStateError: HTTPStatus.CONFLICT,
     CursorError: HTTPStatus.BAD_REQUEST,
     InvalidTokenError: HTTPStatus.UNAUTHORIZED,
+    InvalidEventError: HTTPStatus.BAD_REQUEST,
+    InvalidSubscriptionError: HTTPStatus.BAD_REQUEST,
+    InvalidPoolError: HTTPStatus.BAD_REQUEST,
+    InvalidSecretError: HTTPStatus.BAD_REQUEST,
+    TooManySecretsError: HTTPStatus.CONFLICT,
+    UnknownEventError: HTTPStatus.NOT_FOUND,
+    UnknownEntryError: HTTPStatus.NOT_FOUND,
+    CodeTakenError: HTTPStatus.CONFLICT,
+    StaleEntryError: HTTPStatus.CONFLICT,
+    SealError: HTTPStatus.SERVICE_UNAVAILABLE,
     QueueUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     StorageError: HTTPStatus.SERVICE_UNAVAILABLE,
 }

@@ -13,6 +13,7 @@ from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.core.warnings import WarningCode, WarningSink
 from flowcatalyst.dispatch.store.contract import JobStore
+from flowcatalyst.dispatch.store.platform_contract import PlatformStore
 from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
 from flowcatalyst.queues.address import parse_database_url
 from flowcatalyst.router.engine import Engine
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 RETRY_S: Final = 1.5
 
 
-def job_store_of(settings: Settings, clock: Clock) -> JobStore | None:
+def job_store_of(settings: Settings, clock: Clock) -> PlatformStore | None:
     """None: this process has nothing to do with jobs. Raises `ConfigurationError`. Nothing connects yet."""
     platform = settings.platform
     if not platform.enabled:

@@ -11,7 +11,8 @@ from socket import gethostname
 from typing import Final
 
 from flowcatalyst.app.data_folder import cannot_be_created, problem_with_folder
-from flowcatalyst.app.job_store import job_store_of, shared_database, take_part
+from flowcatalyst.app.job_store import take_part
+from flowcatalyst.app.platform_parts import PlatformParts
 from flowcatalyst.control.audit import Actor, AuditAction, AuditLog
 from flowcatalyst.control.config_source import sources_from
 from flowcatalyst.control.config_sync import ConfigSync
@@ -32,9 +33,7 @@ from flowcatalyst.core.logs import AttemptLogger
 from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.core.warnings import WarningLog
-from flowcatalyst.dispatch.housekeeping import Housekeeping
-from flowcatalyst.dispatch.job_counts import CountedAttempts, JobCounts
-from flowcatalyst.dispatch.job_watch import JobWatch
+from flowcatalyst.dispatch.job_counts import CountedAttempts
 from flowcatalyst.http.contract import HttpClient
 from flowcatalyst.http.egress import EgressGuard
 from flowcatalyst.http.http1.client import Http1Client
@@ -77,15 +76,10 @@ class App:
         self.audit = AuditLog(settings.data_dir / "audit.db", self.clock, self.warnings)
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
-        self.jobs = job_store_of(settings, self.clock)
-        self._shared = shared_database(self.jobs)
-        self.job_counts = JobCounts()
-        self.job_watch = (
-            JobWatch(self.jobs, self.job_counts, self.clock, self.warnings, settings.health.group_blocked_s)
-            if self.jobs is not None
-            else None
-        )
-        self.config = config_of(settings)
+        self._parts = parts = PlatformParts(settings, self.clock, self.ids, self.warnings, self._apply_pools)
+        self.jobs, self.platform, self._shared = parts.jobs, parts.platform, parts.shared
+        self.job_counts, self.job_watch = parts.counts, parts.watch
+        self.config = self._without_catalog = config_of(settings)
         self.removed_queues: dict[str, QueueConfig] = {}  # as they were; one that comes back may not have left yet
         self.factory = QueueFactory(self.store, settings, self.clock)
         self.factory.add_publishers(self.config.queues.values())
@@ -128,6 +122,10 @@ class App:
         egress = self.settings.egress
         resolver = SystemResolver(self.clock)
         return EgressGuard(egress.allow_private, egress.allowed_networks, resolver, self.sandbox.address)
+
+    @property
+    def pools_without_catalog(self) -> Mapping[str, PoolLimits]:
+        return self._without_catalog.pools
 
     @property
     def tracker(self) -> InFlightTracker:
@@ -177,9 +175,7 @@ class App:
             stack.push_async_callback(self.dead_letters.close)
             await self.store.open()
             stack.push_async_callback(self.store.close)
-            if self.jobs is not None:
-                await self.jobs.open()
-                stack.push_async_callback(self.jobs.close)
+            await self._parts.open(stack)
             stack.push_async_callback(self.factory.close_publishers)
             await self.factory.open_publishers()
             stack.push_async_callback(self.depths.close)
@@ -213,10 +209,7 @@ class App:
             stack.push_async_callback(tasks.cancel)  # before the flush
             retention = Retention(self.dead_letters, self.settings.dead_letters, self.warnings, self.audit)
             self.supervisor.spawn(tasks, "retention", retention.run)
-            if self.jobs is not None and self.job_watch is not None:
-                days = self.settings.platform.retention_days
-                house = Housekeeping(self.jobs, self.job_counts, self.job_watch, self.clock, days)
-                house.start(self.supervisor, tasks)
+            self._parts.start(self.supervisor, tasks)
             if self.settings.enabled:
                 await self._start_sync(tasks)
             async with self._whenever_primary() if self.settings.enabled else nullcontext():
@@ -342,7 +335,8 @@ class App:
         Raises `ConfigurationError` if a queue cannot be opened now; it is tried again with the next configuration.
         """
         async with self._changing:
-            before, self.config = self.config, config
+            self._without_catalog = config
+            before, self.config = self.config, self._parts.over(config)
             await self.factory.drop_publishers(self.config.queues)
             self.factory.add_publishers(self.config.queues.values())
             await self.factory.open_publishers()
@@ -357,8 +351,20 @@ class App:
                 problems = [await self._add_queue(queues[name]) for name in (*changes.added, *changes.changed)]
                 if failed := [problem for problem in problems if problem]:
                     polled = {name: queue for name, queue in queues.items() if name in self.engine.consumers}
+                    self._without_catalog = RouterConfig(config.pools, polled)
                     self.config = RouterConfig(self.config.pools, polled)
                     raise ConfigurationError("; ".join(failed))
+
+    async def _apply_pools(self) -> None:
+        """Put the pools of the catalog in force. One that did not change stays as somebody may have set it by hand."""
+        async with self._changing:
+            before, self.config = self.config, self._parts.over(self._without_catalog)
+            if self.at_work:
+                pools = dict(self.config.pools)
+                for code, pool in self.router.pools.items():
+                    if code in pools and pools[code] == before.pools.get(code):
+                        pools[code] = pool.configured
+                self.engine.apply_pools(pools)
 
     def _usable(self, config: RouterConfig) -> tuple[RouterConfig, list[str]]:
         """The configuration without the queues that nobody can make, and a sentence about each of those. One that was

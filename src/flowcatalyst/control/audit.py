@@ -41,7 +41,9 @@ log = structlog.get_logger("flowcatalyst.audit")
 
 
 class AuditAction(StrEnum):
+    POOL_CREATE = "pool_create"
     POOL_CHANGE = "pool_change"
+    POOL_DELETE = "pool_delete"
     DEAD_LETTER_REPLAY = "dead_letter_replay"
     DEAD_LETTER_DELETE = "dead_letter_delete"
     DEAD_LETTER_DROP = "dead_letter_drop"  # too old or too many: nobody asked for it
@@ -58,6 +60,15 @@ class AuditAction(StrEnum):
     JOB_CHANGE = "job_change"
     GROUP_HOLD = "group_hold"
     GROUP_RELEASE = "group_release"
+    EVENT_PUBLISH = "event_publish"
+    SUBSCRIPTION_CREATE = "subscription_create"
+    SUBSCRIPTION_CHANGE = "subscription_change"
+    SUBSCRIPTION_DELETE = "subscription_delete"
+    SUBSCRIPTION_PAUSE = "subscription_pause"
+    SUBSCRIPTION_RESUME = "subscription_resume"
+    SUBSCRIPTION_SECRET = "subscription_secret"  # noqa: S105 - it was rotated
+    SUBSCRIPTION_TEST = "subscription_test"
+    SUBSCRIPTION_REPLAY = "subscription_replay"
     REFUSED = "refused"  # a change that was not allowed
 
 

@@ -17,6 +17,7 @@ from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.warnings import WarningLog
 from flowcatalyst.dispatch.job_counts import JobCounts
 from flowcatalyst.dispatch.job_watch import JobWatch
+from flowcatalyst.dispatch.platform import Platform
 from flowcatalyst.dispatch.processing import Processing
 from flowcatalyst.dispatch.store.contract import JobStore
 from flowcatalyst.queues.contract import BrokerQueue, Queue
@@ -79,6 +80,10 @@ class RouterView(Protocol):
         """None: it dispatches no jobs, or does not run yet."""
 
     @property
+    def platform(self) -> Platform | None:
+        """None: it dispatches no jobs."""
+
+    @property
     def job_counts(self) -> JobCounts: ...
 
     @property
@@ -86,6 +91,10 @@ class RouterView(Protocol):
 
     @property
     def config(self) -> RouterConfig: ...
+
+    @property
+    def pools_without_catalog(self) -> Mapping[str, PoolLimits]:
+        """Those that there would be without the ones that were made by the API."""
 
     @property
     def removed_queues(self) -> Mapping[str, QueueConfig]: ...

@@ -29,7 +29,7 @@ async def act(store: JobStore, job_id: str, action: Action, actor: str) -> JobSt
         return await store.act(job_id, action, actor)
     except InHandError:
         pass
-    async with _recalled(store, await store.recall([job_id])) as answered:
+    async with recalled(store, await store.recall([job_id])) as answered:
         try:
             return await store.act(job_id, action, actor)
         except InHandError:
@@ -44,7 +44,7 @@ async def act_on_all(
     if not acted.in_hand:
         return acted
     done = 0
-    async with _recalled(store, await store.recall(acted.in_hand)):
+    async with recalled(store, await store.recall(acted.in_hand)):
         for begin in range(0, len(acted.in_hand), AT_ONCE):
             done += await _act_on_each(store, acted.in_hand[begin : begin + AT_ONCE], action, actor)
     return replace(acted, done=acted.done + done, refused=acted.refused - done, in_hand=())
@@ -67,7 +67,7 @@ async def hold(store: JobStore, group: str, actor: str) -> GroupState:
     recall = await store.recall(group=group)
     if not recall.lanes:
         return held
-    async with _recalled(store, recall) as answered:
+    async with recalled(store, recall) as answered:
         if not answered:
             raise JobStateError(
                 f"group {group} is held, but a router that has jobs of it in hand did not answer within {RECALL_S:g} s "
@@ -77,7 +77,7 @@ async def hold(store: JobStore, group: str, actor: str) -> GroupState:
 
 
 @asynccontextmanager
-async def _recalled(store: JobStore, recall: Recall[Any]) -> AsyncIterator[bool]:
+async def recalled(store: JobStore, recall: Recall[Any]) -> AsyncIterator[bool]:
     """While what came back is handed out to nobody; whether all routers answered."""
     try:
         yield await store.returned(recall, RECALL_S)

@@ -45,6 +45,11 @@ def check_pattern(what: str, pattern: str) -> None:
         )
 
 
+def sample_type(pattern: str) -> str:
+    """An event type that a pattern matches."""
+    return pattern.replace("**", "test").replace("*", "test")
+
+
 def _check_size(what: str, code: str) -> None:
     if len(code) > MAX_TYPE_CHARS:
         raise InvalidEventTypeError(f"{what} has {len(code)} characters, more than the {MAX_TYPE_CHARS} allowed")

@@ -1,4 +1,5 @@
-"""Housekeeping: jobs expire when their time is over, and finished ones are dropped when they are old enough.
+"""Housekeeping: jobs expire when their time is over, finished ones and events are dropped when they are old enough, and
+pauses that a process left half done are gone on with.
 
 Of all processes on one store the one that leads does it, in small parts: whoever delivers meanwhile waits for one of
 them at most.
@@ -15,13 +16,17 @@ from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError, StorageError
 from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.dispatch.catalog import Catalog
 from flowcatalyst.dispatch.job_counts import JobCounts
 from flowcatalyst.dispatch.job_watch import JobWatch
-from flowcatalyst.dispatch.store.contract import JobStore
+from flowcatalyst.dispatch.pausing import settle
+from flowcatalyst.dispatch.store.platform_contract import PlatformStore
+from flowcatalyst.dispatch.subscription import SubscriptionStatus
 
 EXPIRE_PERIOD_S: Final = 1.0
 DROP_PERIOD_S: Final = 60.0
 WATCH_PERIOD_S: Final = 5.0
+PAUSE_PERIOD_S: Final = 1.0
 EXPIRE_BATCH: Final = 500
 DROP_BATCH: Final = 500
 SHARE: Final = 0.2  # of the time that dropping may take from the store, while there is much to drop
@@ -35,7 +40,7 @@ class Housekeeping:
     """Keeps one store in order as long as its process runs."""
 
     def __init__(
-        self, store: JobStore, counts: JobCounts, watch: JobWatch, clock: Clock, retention_days: float
+        self, store: PlatformStore, counts: JobCounts, watch: JobWatch, clock: Clock, retention_days: float
     ) -> None:
         """`retention_days` of 0: nothing is dropped."""
         self._store = store
@@ -49,6 +54,8 @@ class Housekeeping:
         for name, period_s, look in (
             ("expire jobs", EXPIRE_PERIOD_S, self.expire),
             ("drop finished jobs", DROP_PERIOD_S, self.drop_finished),
+            ("drop events", DROP_PERIOD_S, self.drop_events),
+            ("settle pauses", PAUSE_PERIOD_S, self.settle_pauses),
             ("watch jobs", WATCH_PERIOD_S, self._watch.look),
         ):
             supervisor.spawn(tasks, name, partial(_repeat, name, period_s, look))
@@ -68,18 +75,47 @@ class Housekeeping:
         """Forget what was finished for longer than it is kept."""
         if not self._retention_s or not await self._store.lead():
             return
+        dropped = await self._drop(self._store.drop_finished)
+        self._counts.dropped += dropped
+        if dropped:
+            log.info("jobs_dropped", action="jobs_dropped", count=dropped)
+
+    async def drop_events(self) -> None:
+        """Forget events that came longer ago than they are kept; their jobs are dropped for themselves."""
+        if not self._retention_s or not await self._store.lead():
+            return
+        if dropped := await self._drop(self._store.drop_events):
+            log.info("events_dropped", action="events_dropped", count=dropped)
+
+    async def settle_pauses(self) -> None:
+        """Go on where whoever paused or resumed a subscription did not come to the end."""
+        if await self._store.lead():
+            await settle(self._store)
+
+    async def keep_pauses(self, catalog: Catalog) -> None:
+        """Once, at the start: what the catalog says is paused is so, also if whoever said it died right then."""
+        while True:
+            try:
+                await catalog.ready()
+                for code, kept in list(catalog.subscriptions.items()):
+                    if kept.document.status is SubscriptionStatus.PAUSED:
+                        await self._store.set_paused(code, paused=True)
+            except (QueueUnavailableError, StorageError):
+                await asyncio.sleep(PAUSE_PERIOD_S)
+            else:
+                return
+
+    async def _drop(self, drop: Callable[[float, int], Awaitable[int]]) -> int:
+        """In parts, with pauses between them."""
         dropped, before = 0, self._clock.wall() - self._retention_s
         while True:
             began_at = self._clock.monotonic()
-            some = await self._store.drop_finished(before, DROP_BATCH)
+            some = await drop(before, DROP_BATCH)
             dropped += some
-            self._counts.dropped += some
             if some < DROP_BATCH:
-                break
+                return dropped
             took_s = self._clock.monotonic() - began_at
             await asyncio.sleep(max(LEAST_PAUSE_S, took_s * (1 - SHARE) / SHARE))
-        if dropped:
-            log.info("jobs_dropped", action="jobs_dropped", count=dropped)
 
 
 async def _repeat(name: str, period_s: float, look: Callable[[], Awaitable[None]]) -> None:

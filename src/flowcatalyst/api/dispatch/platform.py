@@ -7,6 +7,7 @@ from flowcatalyst.api.dependencies import ServedRouter
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.api.router.in_flight import wait_of
 from flowcatalyst.dispatch.job import FINISHED, JobState, Status
+from flowcatalyst.dispatch.platform import Platform
 from flowcatalyst.dispatch.store.contract import JobStore, UnknownJobError
 from flowcatalyst.router.explain import Wait
 
@@ -16,6 +17,12 @@ def store_of(app: ServedRouter) -> JobStore:
         detail = "this router dispatches no jobs: set platform.enabled (FLOWCATALYST_PLATFORM__ENABLED=true)"
         raise ProblemError(HTTPStatus.NOT_FOUND, detail)
     return app.jobs
+
+
+def platform_of(app: ServedRouter) -> Platform:
+    store_of(app)
+    assert app.platform is not None, "where there are jobs there is a platform"
+    return app.platform
 
 
 def in_hand(app: ServedRouter, job_id: str) -> Wait | None:

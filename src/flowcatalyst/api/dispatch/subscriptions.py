@@ -1,0 +1,226 @@
+"""/api/subscriptions: who wants to know what, and how they are told."""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from itertools import islice
+from typing import Annotated, Any, Final
+
+import msgspec
+from litestar import Request, delete, get, patch, post, put
+from litestar.params import PathParameter, QueryParameter
+
+from flowcatalyst.api.bodies import read_json
+from flowcatalyst.api.callable_targets import check_may_be_called
+from flowcatalyst.api.caller import actor_of
+from flowcatalyst.api.dependencies import ServedRouter, TheApp
+from flowcatalyst.api.dispatch.platform import platform_of
+from flowcatalyst.api.dispatch.subscription_views import (
+    NewSubscription,
+    SubscriptionChange,
+    SubscriptionPage,
+    SubscriptionView,
+    SubscriptionWithSecret,
+    unmasked,
+)
+from flowcatalyst.api.openapi import with_json_body
+from flowcatalyst.api.problems import ProblemError
+from flowcatalyst.control.audit import AuditAction
+from flowcatalyst.dispatch import pausing
+from flowcatalyst.dispatch.catalog_entries import StoredSubscription, plain_fields
+from flowcatalyst.dispatch.rotation import sealed
+from flowcatalyst.dispatch.store.contract import JobStateError
+from flowcatalyst.dispatch.store.platform_contract import EntryKind, UnknownEntryError
+from flowcatalyst.dispatch.subscription import (
+    MAX_CODE_CHARS,
+    InvalidSubscriptionError,
+    Subscription,
+    SubscriptionStatus,
+    check_subscription,
+)
+from flowcatalyst.http.signing import new_secret
+
+SUBSCRIPTIONS: Final = "/api/subscriptions"
+MAX_LISTED: Final = 1000
+Code = Annotated[str, PathParameter(max_length=MAX_CODE_CHARS, description="Code of the subscription")]
+Edit = Callable[[StoredSubscription], StoredSubscription]
+
+_new = msgspec.json.Decoder(NewSubscription)
+_whole = msgspec.json.Decoder(Subscription)
+_change = msgspec.json.Decoder(SubscriptionChange)
+
+
+class DeletedSubscription(msgspec.Struct, rename="camel"):
+    """A subscription that is gone, and how many of its unfinished jobs were cancelled. Those `inFlight` were being
+    delivered just then; should that fail they wait for ever: DELETE once more to cancel them."""
+
+    code: str
+    cancelled: int
+    in_flight: int
+
+
+@post(
+    SUBSCRIPTIONS,
+    tags=["Subscriptions"],
+    summary="Make a subscription",
+    operation_class=with_json_body(NewSubscription, "The subscription"),
+    response_description="The subscription, with its secret this once",
+)
+async def create_subscription(request: Request[Any, Any, Any], app: TheApp) -> SubscriptionWithSecret:
+    """From the answer on each event that it wants becomes a job of it, in other processes within a second."""
+    platform, actor, asked = platform_of(app), actor_of(request), await read_json(request, _new)
+    check(app, asked)
+    wall = app.clock.wall()
+    secret = new_secret() if asked.secret is None else asked.secret
+    document = StoredSubscription(
+        **plain_fields(asked), secrets=(sealed(platform.sealer, asked.code, secret, wall),)
+    )
+    if asked.code not in platform.catalog.subscriptions and await pausing.has_unfinished(platform.store, asked.code):
+        detail = f"there are unfinished jobs of a subscription {asked.code} that was deleted: DELETE it once more"
+        raise ProblemError(HTTPStatus.CONFLICT, detail)
+    await platform.catalog.add(EntryKind.SUBSCRIPTION, asked.code, document)
+    if asked.status is SubscriptionStatus.PAUSED:
+        await pausing.pause(platform.store, asked.code)
+    app.audit.record(actor, AuditAction.SUBSCRIPTION_CREATE, f"subscription {asked.code}", in_words(document))
+    kept = platform.catalog.subscription(asked.code)
+    return SubscriptionWithSecret.with_secret(platform.catalog, kept, wall, secret)
+
+
+@get(SUBSCRIPTIONS, tags=["Subscriptions"], summary="List subscriptions")
+async def list_subscriptions(
+    app: TheApp,
+    status: Annotated[SubscriptionStatus | None, QueryParameter(description="Only those in this status")] = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="Largest number to return")] = 100,
+    cursor: Annotated[
+        str | None, QueryParameter(max_length=MAX_CODE_CHARS, description="`next` of the page before")
+    ] = None,
+) -> SubscriptionPage:
+    """By code. No secrets: they are shown only when they are made."""
+    catalog, wall = platform_of(app).catalog, app.clock.wall()
+    await catalog.ready()
+    codes = (
+        code
+        for code in sorted(catalog.subscriptions)
+        if (cursor is None or code > cursor) and status in (None, catalog.subscriptions[code].document.status)
+    )
+    shown = list(islice(codes, limit + 1))
+    items = [SubscriptionView.of(catalog, catalog.subscriptions[code], wall) for code in shown[:limit]]
+    return SubscriptionPage(items, shown[limit - 1] if len(shown) > limit else None)
+
+
+@get(f"{SUBSCRIPTIONS}/{{code:str}}", tags=["Subscriptions"], summary="Look at a subscription")
+async def get_subscription(app: TheApp, code: Code) -> SubscriptionView:
+    """Without its secret."""
+    await platform_of(app).catalog.ready()
+    return shown(app, code)
+
+
+@put(
+    f"{SUBSCRIPTIONS}/{{code:str}}",
+    tags=["Subscriptions"],
+    summary="Replace a subscription",
+    operation_class=with_json_body(Subscription, "All of it but the secret"),
+)
+async def replace_subscription(request: Request[Any, Any, Any], app: TheApp, code: Code) -> SubscriptionView:
+    """What is left out is as for a new one. Its code and its secrets stay. Jobs that were made stay as they are."""
+    asked = await read_json(request, _whole)
+    if asked.code != code:
+        detail = f"code is {asked.code[:100]!r} and the path says {code!r}: the code of a subscription stays"
+        raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
+
+    def edit(before: StoredSubscription) -> StoredSubscription:
+        return msgspec.structs.replace(before, **plain_fields(asked) | unmasked(asked, before))
+
+    return await _save(request, app, code, edit)
+
+
+@patch(
+    f"{SUBSCRIPTIONS}/{{code:str}}",
+    tags=["Subscriptions"],
+    summary="Change a subscription",
+    operation_class=with_json_body(SubscriptionChange, "What to change"),
+)
+async def change_subscription(request: Request[Any, Any, Any], app: TheApp, code: Code) -> SubscriptionView:
+    """What is left out stays as it is. Jobs that were made stay as they are."""
+    asked = await read_json(request, _change)
+    given = {name: value for name, value in msgspec.structs.asdict(asked).items() if value is not msgspec.UNSET}
+
+    def edit(before: StoredSubscription) -> StoredSubscription:
+        after = msgspec.structs.replace(before, **given)
+        return msgspec.structs.replace(after, **unmasked(after, before))
+
+    return await _save(request, app, code, edit)
+
+
+@delete(
+    f"{SUBSCRIPTIONS}/{{code:str}}",
+    status_code=HTTPStatus.OK,
+    tags=["Subscriptions"],
+    summary="Delete a subscription",
+)
+async def delete_subscription(request: Request[Any, Any, Any], app: TheApp, code: Code) -> DeletedSubscription:
+    """It gets no events any more, and its unfinished jobs are cancelled. A DELETE that did not come to its end can be
+    repeated."""
+    platform, actor = platform_of(app), actor_of(request)
+    await platform.catalog.ready()
+    known = code in platform.catalog.subscriptions
+    if not known and not ("\0" not in code and await pausing.has_unfinished(platform.store, code)):
+        platform.catalog.subscription(code)  # raises
+    try:
+        await pausing.pause(platform.store, code)
+    except JobStateError:
+        pass  # what a router does not return is in flight, as far as can be known
+    try:
+        await platform.catalog.remove(EntryKind.SUBSCRIPTION, code)
+    except UnknownEntryError:
+        pass  # an earlier DELETE came so far
+    cancelled = await pausing.cancel_all(platform.store, code, actor.who)
+    app.job_counts.cancelled += cancelled.done
+    if not cancelled.in_flight:
+        await pausing.resume(platform.store, code)  # there is nothing left to be paused
+    detail = f"{cancelled.in_flight} jobs in flight" if cancelled.in_flight else ""
+    app.audit.record(actor, AuditAction.SUBSCRIPTION_DELETE, f"subscription {code}", detail, cancelled.done)
+    return DeletedSubscription(code, cancelled.done, cancelled.in_flight)
+
+
+async def _save(request: Request[Any, Any, Any], app: ServedRouter, code: str, edit: Edit) -> SubscriptionView:
+    """Put what `edit` makes of a subscription in its place, if it can be.
+
+    What the catalog says is ACTIVE has to be so: it says so last when one is resumed, and PAUSED first.
+    """
+    platform = platform_of(app)
+    await platform.catalog.ready()
+
+    def checked(before: StoredSubscription) -> StoredSubscription:
+        after = edit(before)
+        check(app, after)
+        return after
+
+    now = platform.catalog.subscription(code).document
+    if checked(now).status is SubscriptionStatus.ACTIVE and now.status is SubscriptionStatus.PAUSED:
+        await pausing.resume(platform.store, code)
+    before, after = await platform.catalog.change(EntryKind.SUBSCRIPTION, code, checked)
+    detail = ", ".join(name for name in before.__struct_fields__ if getattr(before, name) != getattr(after, name))
+    app.audit.record(actor_of(request), AuditAction.SUBSCRIPTION_CHANGE, f"subscription {code}", detail or "no change")
+    if after.status is SubscriptionStatus.PAUSED and before.status is SubscriptionStatus.ACTIVE:
+        await pausing.pause(platform.store, code)
+    return shown(app, code)
+
+
+def check(app: ServedRouter, asked: Subscription) -> None:
+    """Refuse one whose jobs could never be sent."""
+    try:
+        check_subscription(asked)
+    except InvalidSubscriptionError as error:
+        raise ProblemError(HTTPStatus.BAD_REQUEST, str(error)) from None
+    check_may_be_called(app, "targetUrl", asked.target_url)
+
+
+def shown(app: ServedRouter, code: str) -> SubscriptionView:
+    """Raises `UnknownEntryError`."""
+    catalog = platform_of(app).catalog
+    return SubscriptionView.of(catalog, catalog.subscription(code), app.clock.wall())
+
+
+def in_words(subscription: Subscription) -> str:
+    """For the audit trail. No target: its query may hold secrets."""
+    return f"{', '.join(subscription.patterns)} in mode {subscription.mode}, {subscription.status}"

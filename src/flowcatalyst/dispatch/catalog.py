@@ -1,0 +1,273 @@
+"""Catalog: subscriptions and pools in memory, as the store has them, and the secrets that webhooks are signed with.
+
+A change that is made here is seen at once. Those of other processes are followed: the store tells when there are any.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+import msgspec
+import structlog
+
+from flowcatalyst.core.clock import Clock
+from flowcatalyst.core.errors import NotSignedError, QueueUnavailableError, StorageError
+from flowcatalyst.core.message import Severity
+from flowcatalyst.core.warnings import WarningCode, WarningSink
+from flowcatalyst.dispatch.catalog_entries import DispatchPool, StoredPool, StoredSubscription
+from flowcatalyst.dispatch.filters import InvalidFilterError
+from flowcatalyst.dispatch.matcher import Matcher
+from flowcatalyst.dispatch.sealing import Sealer, SealError
+from flowcatalyst.dispatch.store.platform_contract import (
+    CatalogStore,
+    CodeTakenError,
+    Entry,
+    EntryKind,
+    StaleEntryError,
+    UnknownEntryError,
+)
+
+FOLLOW_S: Final = 5.0  # how long the store is asked to wait for a change
+RETRY_S: Final = 0.5
+READ_AT_ONCE: Final = 100  # entries; then others on the loop have their turn
+TRIES: Final = 5  # of a change that others make at the same time
+LOOK_AGAIN_S: Final = 5.0  # after secrets could not be opened: somebody may have put the key back
+SOURCE: Final = "catalog"  # of our warnings
+
+log = structlog.get_logger("flowcatalyst.catalog")
+
+Document = TypeVar("Document", bound=msgspec.Struct)
+
+
+@dataclass(slots=True, frozen=True)
+class Kept(Generic[Document]):
+    """One entry of the catalog, read."""
+
+    document: Document
+    revision: int
+    created_at: float
+    updated_at: float
+
+
+@dataclass(slots=True, frozen=True)
+class _Opened:
+    """The secrets of a subscription as this process can use them."""
+
+    secrets: tuple[tuple[str, float | None], ...]  # each with the time until which it signs
+    problem: str = ""  # why one of them, or all, cannot be opened here
+    look_again_at: float = 0.0  # wall; with a problem
+
+
+class Catalog:
+    """All subscriptions and pools. `ready` has to have returned before anybody is told what there is."""
+
+    def __init__(
+        self,
+        store: CatalogStore,
+        sealer: Sealer,
+        clock: Clock,
+        warnings: WarningSink,
+        pools_changed: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.matcher = Matcher()
+        self.subscriptions: dict[str, Kept[StoredSubscription]] = {}
+        self.pools: dict[str, Kept[DispatchPool]] = {}
+        self._store = store
+        self._sealer = sealer
+        self._clock = clock
+        self._warnings = warnings
+        self._pools_changed = pools_changed
+        self._seen: int | None = None  # the revision that all of this is of, at least
+        self._opened: dict[str, _Opened] = {}
+        self._one_at_a_time = asyncio.Lock()  # a change of ours, or reading those of others
+
+    async def ready(self) -> None:
+        """Return when all is known that there was at the start. Raises `QueueUnavailableError`."""
+        if self._seen is None:
+            await self.refresh()
+
+    async def follow(self) -> None:
+        """See what other processes change, for ever."""
+        while True:
+            try:
+                await self.refresh()
+                await self._store.changed(self._seen or 0, FOLLOW_S)
+            except (QueueUnavailableError, StorageError) as error:
+                log.warning("catalog_not_followed", action="catalog_not_followed", error=str(error))
+                await asyncio.sleep(RETRY_S)
+
+    async def refresh(self) -> None:
+        """See what there is now."""
+        async with self._one_at_a_time:
+            revision = await self._store.revision()
+            if revision == self._seen:
+                return
+            pools = self.pools.copy()
+            for kind, known in ((EntryKind.SUBSCRIPTION, self.subscriptions), (EntryKind.POOL, self.pools)):
+                entries = await self._store.entries(kind)
+                for code in known.keys() - {entry.code for entry in entries}:
+                    self._forget(kind, code)
+                news = [entry for entry in entries if _revision_of(known.get(entry.code)) != entry.revision]
+                for number, entry in enumerate(news, 1):
+                    self._read(entry)
+                    if number % READ_AT_ONCE == 0:
+                        await asyncio.sleep(0)
+            self._seen = revision
+        if pools != self.pools:
+            await self._pools_changed()
+
+    # Changes. Each is durable, and seen here, when it returns.
+
+    async def add(self, kind: EntryKind, code: str, document: msgspec.Struct) -> None:
+        """Raises `CodeTakenError`."""
+        await self.ready()
+        async with self._one_at_a_time:
+            try:
+                self._made_here(await self._store.add(kind, code, _encoded(document)))
+            except CodeTakenError:
+                raise CodeTakenError(f"there is a {_NAMES[kind]} {code} already") from None
+        await self._tell(kind)
+
+    async def change(self, kind: EntryKind, code: str, edit: Callable[[Document], Document]) -> tuple[Document, Document]:
+        """What `edit` makes of the present one is put in its place; both are returned.
+
+        It is called again if somebody else changed it meanwhile. Raises `UnknownEntryError`.
+        """
+        await self.ready()
+        for _ in range(TRIES):
+            async with self._one_at_a_time:
+                kept = self._found(kind, code)
+                after = edit(kept.document)
+                try:
+                    self._made_here(await self._store.change(kind, code, _encoded(after), kept.revision))
+                except (StaleEntryError, UnknownEntryError):
+                    pass
+                else:
+                    break
+            await self.refresh()
+        else:
+            raise StaleEntryError(f"others change the {_NAMES[kind]} {code} all the time: ask again")
+        await self._tell(kind)
+        return kept.document, after
+
+    async def remove(self, kind: EntryKind, code: str) -> None:
+        """Raises `UnknownEntryError`."""
+        await self.ready()
+        async with self._one_at_a_time:
+            try:
+                await self._store.remove(kind, code)
+            except UnknownEntryError:
+                raise _unknown(kind, code) from None
+            finally:
+                self._forget(kind, code)
+        await self._tell(kind)
+
+    def subscription(self, code: str) -> Kept[StoredSubscription]:
+        """Raises `UnknownEntryError`."""
+        kept: Kept[StoredSubscription] = self._found(EntryKind.SUBSCRIPTION, code)
+        return kept
+
+    def pool(self, code: str) -> Kept[DispatchPool]:
+        """Raises `UnknownEntryError`."""
+        kept: Kept[DispatchPool] = self._found(EntryKind.POOL, code)
+        return kept
+
+    # Secrets
+
+    def secrets_of(self, code: str, wall: float) -> Sequence[str]:
+        """What the webhooks of a subscription are signed with at a time, the newest first.
+
+        Raises `NotSignedError` where that is not known: what has to be signed is never sent without.
+        """
+        if (opened := self._opened.get(code)) is None or (opened.problem and wall >= opened.look_again_at):
+            opened = self._open(code, wall)
+        secrets = [secret for secret, until in opened.secrets if until is None or wall < until]
+        if not secrets:
+            why = opened.problem or "it has no secret that signs now: rotate its secret"
+            raise NotSignedError(f"webhooks of subscription {code} cannot be signed: {why}")
+        return secrets
+
+    def problem_with_secrets(self, code: str) -> str:
+        """Why the webhooks of a subscription cannot be signed now; empty if they can."""
+        try:
+            self.secrets_of(code, self._clock.wall())
+        except NotSignedError as error:
+            return str(error)
+        return ""
+
+    def _open(self, code: str, wall: float) -> _Opened:
+        if (kept := self.subscriptions.get(code)) is None:  # made elsewhere a moment ago, or removed
+            return _Opened((), "it is not known here yet")
+        secrets: list[tuple[str, float | None]] = []
+        problem = ""
+        for one in kept.document.signing(wall):
+            try:
+                secrets.append((self._sealer.open(one.sealed, code), one.until))
+            except SealError as error:
+                problem = problem or str(error)
+        opened = self._opened[code] = _Opened(tuple(secrets), problem, wall + LOOK_AGAIN_S)
+        return opened
+
+    # In memory
+
+    def _found(self, kind: EntryKind, code: str) -> "Kept[Document]":
+        kept: Kept[Document] | None = self._known(kind).get(code)
+        if kept is None:
+            raise _unknown(kind, code)
+        return kept
+
+    def _known(self, kind: EntryKind) -> "dict[str, Kept[Document]]":
+        known = {EntryKind.SUBSCRIPTION: self.subscriptions, EntryKind.POOL: self.pools}[kind]
+        return known  # type: ignore[return-value]  # whoever names a kind knows what it is
+
+    def _made_here(self, entry: Entry) -> None:
+        self._read(entry)
+        if self._seen is not None and entry.revision == self._seen + 1:  # else others changed something too
+            self._seen = entry.revision
+
+    def _read(self, entry: Entry) -> None:
+        """Take an entry into memory. One that cannot be read leaves the one before in force."""
+        try:
+            if entry.kind is EntryKind.SUBSCRIPTION:
+                document = msgspec.json.decode(entry.document, type=StoredSubscription)
+                self.matcher.replace(document)
+                self._opened.pop(entry.code, None)
+                self.subscriptions[entry.code] = _kept(document, entry)
+            elif entry.kind is EntryKind.POOL:
+                pool = msgspec.json.decode(entry.document, type=StoredPool)
+                pool.limits()
+                self.pools[entry.code] = _kept(pool, entry)
+        except (msgspec.MsgspecError, InvalidFilterError, ValueError) as error:
+            text = f"the {_NAMES[entry.kind]} {entry.code} cannot be read ({error}): save it again with this version"
+            log.error("catalog_entry_unreadable", action="catalog_entry_unreadable", text=text)
+            self._warnings.add(WarningCode.CONFIG_REJECTED, Severity.ERROR, text, SOURCE)
+
+    def _forget(self, kind: EntryKind, code: str) -> None:
+        self._known(kind).pop(code, None)
+        if kind is EntryKind.SUBSCRIPTION:
+            self.matcher.remove(code)
+            self._opened.pop(code, None)
+
+    async def _tell(self, kind: EntryKind) -> None:
+        if kind is EntryKind.POOL:
+            await self._pools_changed()
+
+
+_NAMES: Final = {EntryKind.SUBSCRIPTION: "subscription", EntryKind.POOL: "dispatch pool", EntryKind.API_KEY: "API key"}
+
+
+def _kept(document: Document, entry: Entry) -> Kept[Document]:
+    return Kept(document, entry.revision, entry.created_at, entry.updated_at)
+
+
+def _revision_of(kept: "Kept[Document] | None") -> int | None:
+    return None if kept is None else kept.revision
+
+
+def _encoded(document: msgspec.Struct) -> str:
+    return msgspec.json.encode(document).decode()
+
+
+def _unknown(kind: EntryKind, code: str) -> UnknownEntryError:
+    return UnknownEntryError(f"there is no {_NAMES[kind]} {code}")

@@ -1,0 +1,68 @@
+"""Intake: events that were sent become events that are kept, each with its jobs."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from flowcatalyst.core.clock import Clock, IdSource
+from flowcatalyst.dispatch.catalog import Catalog
+from flowcatalyst.dispatch.event import Event, NewEvent, new_event
+from flowcatalyst.dispatch.job import Job
+from flowcatalyst.dispatch.matcher import Matcher
+from flowcatalyst.dispatch.store.platform_contract import EventAccepted, EventStore
+from flowcatalyst.dispatch.subscription import Subscription, jobs_of
+
+MAX_JOBS: Final = 2000  # of one transaction, unless one event has more: whoever delivers waits for it
+MAX_JOB_BYTES: Final = 8 * 1024 * 1024
+TURN_BYTES: Final = 256 * 1024  # of data that are judged or matched; then others on the loop have their turn
+
+
+class Intake:
+    """Judges events, finds who wants them, and keeps them with the jobs that follow."""
+
+    def __init__(self, store: EventStore, catalog: Catalog, ids: IdSource, clock: Clock) -> None:
+        self._store = store
+        self._catalog = catalog
+        self._ids = ids
+        self._clock = clock
+
+    def event_of(self, asked: NewEvent) -> Event:
+        """Raises `InvalidEventError`."""
+        return new_event(asked, self._ids.new_id(), self._clock.wall())
+
+    async def accept(self, events: Sequence[Event]) -> list[EventAccepted]:
+        """Durable when it returns: each event with all its jobs, or not at all.
+
+        Many are kept in several transactions, in their order. Raises `QueueUnavailableError`; then some of them may be
+        kept.
+        """
+        await self._catalog.ready()
+        accepted: list[EventAccepted] = []
+        waiting: list[tuple[Event, list[Job]]] = []
+        count, size, turn = 0, 0, 0
+        for event in events:
+            wanted = await matched(self._catalog.matcher, event)
+            jobs = jobs_of(event, wanted, self._ids.new_id, self._clock.wall())
+            more = sum(len(job.payload or b"") for job in jobs)
+            if waiting and (count + len(jobs) > MAX_JOBS or size + more > MAX_JOB_BYTES):
+                accepted += await self._store.accept(waiting)
+                waiting, count, size = [], 0, 0
+            waiting.append((event, jobs))
+            count, size, turn = count + len(jobs), size + more, turn + len(event.data) + more
+            if turn >= TURN_BYTES:
+                turn = 0
+                await asyncio.sleep(0)
+        if waiting:
+            accepted += await self._store.accept(waiting)
+        return accepted
+
+
+async def matched(matcher: Matcher, event: Event) -> list[Subscription]:
+    """Those that want an event, by code."""
+    found: list[Subscription] = []
+    for one in matcher.matching(event):
+        if one is None:
+            await asyncio.sleep(0)
+        else:
+            found.append(one)
+    return found

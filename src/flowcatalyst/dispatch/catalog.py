@@ -129,7 +129,9 @@ class Catalog:
                 raise CodeTakenError(f"there is a {_NAMES[kind]} {code} already") from None
         await self._tell(kind)
 
-    async def change(self, kind: EntryKind, code: str, edit: Callable[[Document], Document]) -> tuple[Document, Document]:
+    async def change(
+        self, kind: EntryKind, code: str, edit: Callable[[Document], Document]
+    ) -> tuple[Document, Document]:
         """What `edit` makes of the present one is put in its place; both are returned.
 
         It is called again if somebody else changed it meanwhile. Raises `UnknownEntryError`.

@@ -18,6 +18,7 @@ from flowcatalyst.core.message import Ack, Capabilities, Delivery, Nack, Settled
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.dispatch.store.platform_contract import PlatformStore, Refused
 from flowcatalyst.dispatch.tokens import InvalidTokenError, Tokens
+from flowcatalyst.queues.recalls import RecallableQueue
 from flowcatalyst.router import policy
 from flowcatalyst.router.judge import Judge
 from flowcatalyst.router.limits import PoolLimits
@@ -30,6 +31,7 @@ FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
 SETTLE_S: Final = 30.0  # how long a verdict is offered to a store that is away
 MAX_JUDGES: Final = 1000
+RECALL_WAIT_S: Final = 0.5
 
 log = structlog.get_logger("flowcatalyst.processing")
 
@@ -50,12 +52,19 @@ class Processing:
     """Attempts for routers elsewhere. Each goes on to its end, whether or not its caller is still there."""
 
     def __init__(
-        self, store: PlatformStore, tokens: Tokens, tools: PoolTools, limits_of: Callable[[str], PoolLimits]
+        self,
+        store: PlatformStore,
+        tokens: Tokens,
+        tools: PoolTools,
+        limits_of: Callable[[str], PoolLimits],
+        at_work: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`at_work`: whether an engine of this process answers recalls."""
         self._store = store
         self._tokens = tokens
         self._tools = tools
         self._limits_of = limits_of
+        self._at_work = at_work
         self._clock: Clock = tools.clock
         self._tasks = Tasks()
         self._working: set[asyncio.Task[None]] = set()
@@ -101,6 +110,21 @@ class Processing:
         if self._working:
             await asyncio.wait(self._working, timeout=DRAIN_S)
         await self._tasks.cancel()
+
+    async def answer_recalls(self) -> None:
+        """In a process without an engine at work, which would answer: what we have is in flight, or about to be out."""
+        queue = self._store.queue
+        assert isinstance(queue, RecallableQueue), "the queue of a job store"
+        while True:
+            try:
+                leases = [] if self._at_work() else await queue.recalled(RECALL_WAIT_S)
+                if leases and not self._at_work():
+                    await queue.returned(leases)
+                if self._at_work():
+                    await asyncio.sleep(RECALL_WAIT_S)
+            except QueueUnavailableError as error:
+                log.warning("recall_failed", action="recall_failed", error=str(error))
+                await asyncio.sleep(RECALL_WAIT_S)
 
     async def _attempt(self, delivery: Delivery) -> Answer:
         job, terms = delivery.pointer.id, delivery.terms

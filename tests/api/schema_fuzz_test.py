@@ -33,6 +33,7 @@ from schemathesis.specs.openapi.checks import (
 from flowcatalyst.api.asgi import build_api
 from flowcatalyst.api.router import test_endpoints
 from flowcatalyst.app import router as app_module
+from flowcatalyst.app.clients import Clients
 from flowcatalyst.app.router import App
 from flowcatalyst.control.settings import Settings
 from flowcatalyst.core.targets import Target
@@ -125,7 +126,7 @@ def router_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     thread = threading.Thread(target=loop.run_until_complete, args=(run(end),))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(test_endpoints, "asyncio", SimpleNamespace(sleep=at_once))
-        patch.setattr(app_module, "_build_clients", lambda *_: app_module._Clients(nobody, nobody))
+        patch.setattr(app_module, "build_clients", lambda *_: Clients(nobody, nobody))
         thread.start()
         try:
             assert started.wait(PATIENCE_S)

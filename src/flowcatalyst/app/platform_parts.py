@@ -1,4 +1,4 @@
-"""The part of a process that is the dispatch platform: its store, what it knows, and the tasks that keep it in order."""
+"""The dispatch platform as a part of a process: its store, what it knows, and the tasks that keep it in order."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -2,14 +2,13 @@
 
 import asyncio
 import os
-import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
-from dataclasses import dataclass
 from functools import cached_property
 from socket import gethostname
 from typing import Final
 
+from flowcatalyst.app.clients import build_clients, ssl_context_of
 from flowcatalyst.app.data_folder import cannot_be_created, problem_with_folder
 from flowcatalyst.app.job_store import take_part
 from flowcatalyst.app.platform_parts import PlatformParts
@@ -21,26 +20,22 @@ from flowcatalyst.control.depths import Depths
 from flowcatalyst.control.notify import Notifier, log_warning
 from flowcatalyst.control.retention import Retention
 from flowcatalyst.control.router_config import RouterConfig, changes_in_words, difference
-from flowcatalyst.control.settings import HttpSettings, Settings
+from flowcatalyst.control.settings import Settings
 from flowcatalyst.control.shared_file import PERIOD_S as SHARED_FILE_PERIOD_S
 from flowcatalyst.control.shared_file import SharedFile
 from flowcatalyst.control.standby import Standby
 from flowcatalyst.control.storage_outages import StorageOutages
 from flowcatalyst.core.clock import Clock, IdSource, SystemClock
 from flowcatalyst.core.errors import ConfigurationError, FlowCatalystError
-from flowcatalyst.core.extras import needs_extra
 from flowcatalyst.core.logs import AttemptLogger
 from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.core.warnings import WarningLog
 from flowcatalyst.dispatch.job_counts import CountedAttempts
 from flowcatalyst.dispatch.processing import Processing
-from flowcatalyst.http.contract import HttpClient
 from flowcatalyst.http.egress import EgressGuard
-from flowcatalyst.http.http1.client import Http1Client
 from flowcatalyst.http.mediator import Mediator
 from flowcatalyst.http.resolver import SystemResolver
-from flowcatalyst.http.tls import client_context
 from flowcatalyst.queues.contract import BrokerQueue, Loss, Queue
 from flowcatalyst.queues.embedded.queue import EmbeddedQueue
 from flowcatalyst.queues.embedded.store import EmbeddedStore
@@ -51,6 +46,7 @@ from flowcatalyst.router.breaker import Breakers
 from flowcatalyst.router.consumer import Consumer
 from flowcatalyst.router.engine import Engine
 from flowcatalyst.router.fence import Fence
+from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.outages import DEAD_LETTER_PERIOD_S, DeadLetterOutages, OutageLimits
 from flowcatalyst.router.router import Router
 from flowcatalyst.router.settler import Settler
@@ -200,7 +196,7 @@ class App:
         is not enabled."""
         tasks = Tasks()
         async with AsyncExitStack() as stack:
-            self._clients = _build_clients(self.settings, self.clock, self.egress)
+            self._clients = build_clients(self.settings, self.clock, self.egress)
             stack.push_async_callback(self._clients.close)
             told = self.settings.notifications
             if told.webhook_url is not None:
@@ -409,53 +405,3 @@ def config_of(settings: Settings) -> RouterConfig:
     for queue in settings.queues:
         queues[queue.name] = queue.config()
     return RouterConfig(pools, queues)
-
-
-@dataclass(slots=True, frozen=True)
-class _Clients:
-    """The HTTP clients of a process."""
-
-    http: HttpClient
-    https: HttpClient
-
-    async def close(self) -> None:
-        await self.http.close()
-        if self.https is not self.http:
-            await self.https.close()
-
-
-def _build_clients(settings: Settings, clock: Clock, guard: EgressGuard) -> _Clients:
-    http = settings.mediator.http
-    http1 = Http1Client(
-        guard=guard,
-        connect_timeout_s=http.connect_timeout_ms / 1000,
-        request_timeout_s=http.timeout_ms / 1000,
-        max_connections_per_origin=http.max_connections_per_origin,
-        ssl_context=ssl_context_of(http),
-        clock=clock,
-    )
-    if http.version == "HTTP_1_1":
-        return _Clients(http1, http1)
-    with needs_extra("http2", "pyreqwest", what="mediator.http.version HTTP_2", package="pyreqwest"):
-        from flowcatalyst.http.http2 import Http2Client  # few targets want it
-    http2 = Http2Client(
-        guard=guard,
-        connect_timeout_s=http.connect_timeout_ms / 1000,
-        request_timeout_s=http.timeout_ms / 1000,
-        root_certificates_pem=None if http.ca_file is None else http.ca_file.read_bytes(),
-        clock=clock,
-    )
-    return _Clients(http1, http2)
-
-
-def ssl_context_of(http: HttpSettings) -> ssl.SSLContext | None:
-    """None: the client makes the default one when it first needs it, which takes a while.
-
-    Raises `ConfigurationError` if its file cannot be used.
-    """
-    if http.ca_file is None:
-        return None
-    try:
-        return client_context(http.ca_file)
-    except OSError as error:
-        raise ConfigurationError(f"mediator.http.ca_file {http.ca_file} cannot be used: {error}") from None

@@ -11,9 +11,10 @@ import msgspec
 import typer
 import uvloop
 
+from flowcatalyst.app.clients import ssl_context_of
 from flowcatalyst.app.data_folder import lack_of_space, problem_with_folder, removed_files
 from flowcatalyst.app.job_store import postgres_job_store
-from flowcatalyst.app.router import config_of, ssl_context_of
+from flowcatalyst.app.router import config_of
 from flowcatalyst.cli.options import DataDir, Host, Port, SettingsFile
 from flowcatalyst.cli.queue_access import counted
 from flowcatalyst.control.config_source import ConfigUnavailableError, sources_from

@@ -26,6 +26,7 @@ from flowcatalyst.queues.settings import QueueConfig
 from flowcatalyst.router.breaker import Breakers
 from flowcatalyst.router.consumer import Consumer
 from flowcatalyst.router.engine import Engine
+from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.outages import DeadLetterOutages
 from flowcatalyst.router.router import Router
 from flowcatalyst.router.tracker import InFlightTracker

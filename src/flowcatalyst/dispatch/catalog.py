@@ -104,11 +104,14 @@ class Catalog:
             if revision == self._seen:
                 return
             pools = self.pools.copy()
-            for kind, known in ((EntryKind.SUBSCRIPTION, self.subscriptions), (EntryKind.POOL, self.pools)):
+            for kind, known in (
+                (EntryKind.SUBSCRIPTION, _revisions(self.subscriptions)),
+                (EntryKind.POOL, _revisions(self.pools)),
+            ):
                 entries = await self._store.entries(kind)
                 for code in known.keys() - {entry.code for entry in entries}:
                     self._forget(kind, code)
-                news = [entry for entry in entries if _revision_of(known.get(entry.code)) != entry.revision]
+                news = [entry for entry in entries if known.get(entry.code) != entry.revision]
                 for number, entry in enumerate(news, 1):
                     self._read(entry)
                     if number % READ_AT_ONCE == 0:
@@ -129,17 +132,32 @@ class Catalog:
                 raise CodeTakenError(f"there is a {_NAMES[kind]} {code} already") from None
         await self._tell(kind)
 
-    async def change(
-        self, kind: EntryKind, code: str, edit: Callable[[Document], Document]
-    ) -> tuple[Document, Document]:
+    async def change_subscription(
+        self, code: str, edit: Callable[[StoredSubscription], StoredSubscription]
+    ) -> tuple[StoredSubscription, StoredSubscription]:
         """What `edit` makes of the present one is put in its place; both are returned.
 
         It is called again if somebody else changed it meanwhile. Raises `UnknownEntryError`.
         """
+        return await self._change(EntryKind.SUBSCRIPTION, self.subscriptions, code, edit)
+
+    async def change_pool(
+        self, code: str, edit: Callable[[DispatchPool], DispatchPool]
+    ) -> tuple[DispatchPool, DispatchPool]:
+        """The same for a pool."""
+        return await self._change(EntryKind.POOL, self.pools, code, edit)
+
+    async def _change(
+        self,
+        kind: EntryKind,
+        known: dict[str, Kept[Document]],
+        code: str,
+        edit: Callable[[Document], Document],
+    ) -> tuple[Document, Document]:
         await self.ready()
         for _ in range(TRIES):
             async with self._one_at_a_time:
-                kept = self._found(kind, code)
+                kept = _found(kind, known, code)
                 after = edit(kept.document)
                 try:
                     self._made_here(await self._store.change(kind, code, _encoded(after), kept.revision))
@@ -167,13 +185,11 @@ class Catalog:
 
     def subscription(self, code: str) -> Kept[StoredSubscription]:
         """Raises `UnknownEntryError`."""
-        kept: Kept[StoredSubscription] = self._found(EntryKind.SUBSCRIPTION, code)
-        return kept
+        return _found(EntryKind.SUBSCRIPTION, self.subscriptions, code)
 
     def pool(self, code: str) -> Kept[DispatchPool]:
         """Raises `UnknownEntryError`."""
-        kept: Kept[DispatchPool] = self._found(EntryKind.POOL, code)
-        return kept
+        return _found(EntryKind.POOL, self.pools, code)
 
     # Secrets
 
@@ -213,16 +229,6 @@ class Catalog:
 
     # In memory
 
-    def _found(self, kind: EntryKind, code: str) -> "Kept[Document]":
-        kept: Kept[Document] | None = self._known(kind).get(code)
-        if kept is None:
-            raise _unknown(kind, code)
-        return kept
-
-    def _known(self, kind: EntryKind) -> "dict[str, Kept[Document]]":
-        known = {EntryKind.SUBSCRIPTION: self.subscriptions, EntryKind.POOL: self.pools}[kind]
-        return known  # type: ignore[return-value]  # whoever names a kind knows what it is
-
     def _made_here(self, entry: Entry) -> None:
         self._read(entry)
         if self._seen is not None and entry.revision == self._seen + 1:  # else others changed something too
@@ -246,8 +252,10 @@ class Catalog:
             self._warnings.add(WarningCode.CONFIG_REJECTED, Severity.ERROR, text, SOURCE)
 
     def _forget(self, kind: EntryKind, code: str) -> None:
-        self._known(kind).pop(code, None)
-        if kind is EntryKind.SUBSCRIPTION:
+        if kind is EntryKind.POOL:
+            self.pools.pop(code, None)
+        elif kind is EntryKind.SUBSCRIPTION:
+            self.subscriptions.pop(code, None)
             self.matcher.remove(code)
             self._opened.pop(code, None)
 
@@ -263,8 +271,14 @@ def _kept(document: Document, entry: Entry) -> Kept[Document]:
     return Kept(document, entry.revision, entry.created_at, entry.updated_at)
 
 
-def _revision_of(kept: "Kept[Document] | None") -> int | None:
-    return None if kept is None else kept.revision
+def _revisions(known: dict[str, Kept[Document]]) -> dict[str, int]:
+    return {code: kept.revision for code, kept in known.items()}
+
+
+def _found(kind: EntryKind, known: dict[str, Kept[Document]], code: str) -> Kept[Document]:
+    if (kept := known.get(code)) is None:
+        raise _unknown(kind, code)
+    return kept
 
 
 def _encoded(document: msgspec.Struct) -> str:

@@ -1,6 +1,6 @@
 """What the catalog keeps: subscriptions with their sealed secrets, and dispatch pools. Pure."""
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -46,7 +46,7 @@ class StoredSubscription(Subscription, rename="camel", frozen=True, kw_only=True
         return [one for one in self.secrets if one.until is None or wall < one.until]
 
 
-def plain_fields(subscription: Subscription) -> dict[str, object]:
+def plain_fields(subscription: Subscription) -> dict[str, Any]:
     """All that its owner wrote of it: not its secrets."""
     return {name: getattr(subscription, name) for name in Subscription.__struct_fields__}
 

@@ -46,7 +46,9 @@ async def resume(store: PauseStore, code: str) -> None:
 
 async def settle(store: PauseStore) -> None:
     """Lock or unlock what pauses have to do with, in parts."""
-    while await store.settle_pauses(LANES_AT_ONCE):
+    while True:
+        if not await store.settle_pauses(LANES_AT_ONCE):
+            return
         await asyncio.sleep(BREATH_S)
 
 

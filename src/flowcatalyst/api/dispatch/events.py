@@ -110,7 +110,9 @@ async def list_events(
     ] = None,
     deduplication_id: Annotated[
         str | None,
-        QueryParameter(name="deduplicationId", max_length=MAX_DEDUPLICATION_CHARS, description="Only the one with this"),
+        QueryParameter(
+            name="deduplicationId", max_length=MAX_DEDUPLICATION_CHARS, description="Only the one with this"
+        ),
     ] = None,
     from_: Annotated[
         str | None,
@@ -139,7 +141,14 @@ async def list_events(
         if "\0" in (text or ""):
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"{what} has a NUL character, which no event has")
     which = EventFilter(
-        type_, source, subject, group, correlation_id, deduplication_id, seconds_of("from", from_), seconds_of("before", before)
+        type_,
+        source,
+        subject,
+        group,
+        correlation_id,
+        deduplication_id,
+        seconds_of("from", from_),
+        seconds_of("before", before),
     )
     page = await platform_of(app).store.events(which, limit, cursor)
     return EventPage([EventView.of(one) for one in page.items], None if page.cursor is None else str(page.cursor))

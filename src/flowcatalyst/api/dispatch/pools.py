@@ -142,7 +142,9 @@ async def list_pools(
     await platform_of(app).catalog.ready()
     known = {*app.config.pools, *unconfigured_pools(app.config.pools)}
     shown = list(islice((code for code in sorted(known) if cursor is None or code > cursor), limit + 1))
-    return DispatchPoolPage([_view(app, code) for code in shown[:limit]], shown[limit - 1] if len(shown) > limit else None)
+    return DispatchPoolPage(
+        [_view(app, code) for code in shown[:limit]], shown[limit - 1] if len(shown) > limit else None
+    )
 
 
 @get(f"{POOLS}/{{code:str}}", tags=["Dispatch pools"], summary="Look at a pool")
@@ -196,7 +198,9 @@ async def delete_pool(request: Request[Any, Any, Any], app: TheApp, code: PoolCo
     return DeletedPool(code, _view(app, code) if code in app.config.pools else None)
 
 
-async def _save(request: Request[Any, Any, Any], app: ServedRouter, code: str, given: dict[str, Any]) -> DispatchPoolView:
+async def _save(
+    request: Request[Any, Any, Any], app: ServedRouter, code: str, given: dict[str, Any]
+) -> DispatchPoolView:
     catalog = platform_of(app).catalog
 
     def edit(before: DispatchPool) -> DispatchPool:
@@ -204,7 +208,7 @@ async def _save(request: Request[Any, Any, Any], app: ServedRouter, code: str, g
         check_pool(after)
         return after
 
-    before, after = await catalog.change(EntryKind.POOL, code, edit)
+    before, after = await catalog.change_pool(code, edit)
     detail = change_in_words(before.limits(), after.limits())
     app.audit.record(actor_of(request), AuditAction.POOL_CHANGE, f"pool {code}", detail)
     return _view(app, code)

@@ -64,9 +64,7 @@ class RawQueue(msgspec.Struct, rename="camel"):
 
     @classmethod
     def of(cls, raw: RawConfig) -> "RawQueue":
-        return cls(
-            raw.target, raw.pool, raw.group, raw.id, raw.missing, raw.mode, raw.content_type, dict(raw.headers)
-        )
+        return cls(raw.target, raw.pool, raw.group, raw.id, raw.missing, raw.mode, raw.content_type, dict(raw.headers))
 
 
 class RouterQueue(msgspec.Struct, rename="camel"):
@@ -106,12 +104,12 @@ async def get_router_config(request: Request[Any, Any, Any], app: TheApp) -> Res
     if isinstance(identity, Identity) and identity.role is not Role.ADMIN:
         detail = "the addresses of queues hold credentials: this needs those of an admin"
         raise ProblemError(HTTPStatus.FORBIDDEN, detail)
-    document = _document(app)
-    content: Any = msgspec.json.encode(document)
+    content: Any = msgspec.json.encode(_document(app))
     version = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
     headers = {"ETag": version, "Cache-Control": "no-store"}
     if request.headers.get("if-none-match") == version:
-        return Response(None, status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+        content = None
+        return Response(content, status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
     return Response(content, media_type="application/json", headers=headers)
 
 

@@ -1,6 +1,7 @@
 """What is done to a subscription: pause and resume it, give it another secret, try it, and send past events again."""
 
 from datetime import datetime
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -26,7 +27,6 @@ from flowcatalyst.dispatch.job import InvalidJobError, as_seconds, check_text
 from flowcatalyst.dispatch.replaying import MAX_ID_CHARS, replay
 from flowcatalyst.dispatch.rotation import DEFAULT_OVERLAP_S, MAX_OVERLAP_S, rotated, sealed
 from flowcatalyst.dispatch.store.contract import JobStateError
-from flowcatalyst.dispatch.store.platform_contract import EntryKind
 from flowcatalyst.dispatch.subscription import SubscriptionStatus, jobs_of
 from flowcatalyst.http.signing import new_secret
 
@@ -66,7 +66,8 @@ class ReplayResult(msgspec.Struct, rename="camel"):
     """What a replay came to: the events of the span that were looked at, those of them that the subscription wants, the
     jobs that were made, and those that a call with this id had made before.
 
-    A replay of very many ends after some seconds with a `next`: call again with the same `id`, `to` and that as `cursor`.
+    A replay of very many ends after some seconds with a `next`: call again with the same `id` and `to`, and that as
+    `cursor`.
     """
 
     id: str
@@ -97,7 +98,7 @@ async def pause_subscription(request: Request[Any, Any, Any], app: TheApp, code:
     """Nothing of it starts from the answer on until it is resumed; attempts in flight end as usual. Events go on
     becoming jobs of it, which wait in order."""
     platform, actor = platform_of(app), actor_of(request)
-    await platform.catalog.change(EntryKind.SUBSCRIPTION, code, lambda one: _with_status(SubscriptionStatus.PAUSED, one))
+    await platform.catalog.change_subscription(code, partial(_with_status, SubscriptionStatus.PAUSED))
     try:
         await pausing.pause(platform.store, code)
     except JobStateError:  # it is paused all the same
@@ -119,7 +120,7 @@ async def resume_subscription(request: Request[Any, Any, Any], app: TheApp, code
     await platform.catalog.ready()
     platform.catalog.subscription(code)
     await pausing.resume(platform.store, code)
-    await platform.catalog.change(EntryKind.SUBSCRIPTION, code, lambda one: _with_status(SubscriptionStatus.ACTIVE, one))
+    await platform.catalog.change_subscription(code, partial(_with_status, SubscriptionStatus.ACTIVE))
     app.audit.record(actor_of(request), AuditAction.SUBSCRIPTION_RESUME, f"subscription {code}")
     return shown(app, code)
 
@@ -140,7 +141,8 @@ async def rotate_secret(request: Request[Any, Any, Any], app: TheApp, code: Code
     platform.catalog.subscription(code)
     secret, wall = asked.secret or new_secret(), app.clock.wall()
     new = sealed(platform.sealer, code, secret, wall)
-    await platform.catalog.change(EntryKind.SUBSCRIPTION, code, rotated(platform.sealer, new, wall, asked.overlap_seconds))
+    edit = rotated(platform.sealer, new, wall, asked.overlap_seconds)
+    await platform.catalog.change_subscription(code, edit)
     detail = f"the one before signs for {asked.overlap_seconds:g} s more"
     app.audit.record(actor_of(request), AuditAction.SUBSCRIPTION_SECRET, f"subscription {code}", detail)
     return SubscriptionWithSecret.with_secret(platform.catalog, platform.catalog.subscription(code), wall, secret)
@@ -155,8 +157,8 @@ async def rotate_secret(request: Request[Any, Any, Any], app: TheApp, code: Code
     response_description="The job that sends it",
 )
 async def send_sample(request: Request[Any, Any, Any], app: TheApp, code: Code) -> JobView:
-    """As a real job: signed, through its pool, to its target. It is ordered with nothing and passes no filter. The event
-    is in no list and becomes a job of no other subscription. While the subscription is paused it waits too."""
+    """As a real job: signed, through its pool, to its target. It is ordered with nothing, and filters are not asked. The
+    event is in no list and becomes a job of no other subscription. While the subscription is paused it waits too."""
     platform, asked = platform_of(app), await read_optional_json(request, _sample) or Sample()
     await platform.catalog.ready()
     subscription = platform.catalog.subscription(code).document

@@ -135,7 +135,6 @@ def unmasked(asked: Subscription, before: Subscription) -> dict[str, Any]:
     return {
         "target_url": before.target_url if asked.target_url == mask_target(before.target_url) else asked.target_url,
         "headers": {
-            name: before.headers[name] if value == headers.get(name) else value
-            for name, value in asked.headers.items()
+            name: before.headers[name] if value == headers.get(name) else value for name, value in asked.headers.items()
         },
     }

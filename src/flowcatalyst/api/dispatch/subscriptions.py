@@ -1,6 +1,7 @@
 """/api/subscriptions: who wants to know what, and how they are told."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -71,9 +72,7 @@ async def create_subscription(request: Request[Any, Any, Any], app: TheApp) -> S
     check(app, asked)
     wall = app.clock.wall()
     secret = new_secret() if asked.secret is None else asked.secret
-    document = StoredSubscription(
-        **plain_fields(asked), secrets=(sealed(platform.sealer, asked.code, secret, wall),)
-    )
+    document = StoredSubscription(**plain_fields(asked), secrets=(sealed(platform.sealer, asked.code, secret, wall),))
     if asked.code not in platform.catalog.subscriptions and await pausing.has_unfinished(platform.store, asked.code):
         detail = f"there are unfinished jobs of a subscription {asked.code} that was deleted: DELETE it once more"
         raise ProblemError(HTTPStatus.CONFLICT, detail)
@@ -163,16 +162,12 @@ async def delete_subscription(request: Request[Any, Any, Any], app: TheApp, code
     platform, actor = platform_of(app), actor_of(request)
     await platform.catalog.ready()
     known = code in platform.catalog.subscriptions
-    if not known and not ("\0" not in code and await pausing.has_unfinished(platform.store, code)):
-        platform.catalog.subscription(code)  # raises
-    try:
+    if not known and ("\0" in code or not await pausing.has_unfinished(platform.store, code)):
+        platform.catalog.subscription(code)  # raises: there is none
+    with suppress(JobStateError):  # what a router does not return is in flight, as far as can be known
         await pausing.pause(platform.store, code)
-    except JobStateError:
-        pass  # what a router does not return is in flight, as far as can be known
-    try:
+    with suppress(UnknownEntryError):  # an earlier DELETE came so far
         await platform.catalog.remove(EntryKind.SUBSCRIPTION, code)
-    except UnknownEntryError:
-        pass  # an earlier DELETE came so far
     cancelled = await pausing.cancel_all(platform.store, code, actor.who)
     app.job_counts.cancelled += cancelled.done
     if not cancelled.in_flight:
@@ -198,7 +193,7 @@ async def _save(request: Request[Any, Any, Any], app: ServedRouter, code: str, e
     now = platform.catalog.subscription(code).document
     if checked(now).status is SubscriptionStatus.ACTIVE and now.status is SubscriptionStatus.PAUSED:
         await pausing.resume(platform.store, code)
-    before, after = await platform.catalog.change(EntryKind.SUBSCRIPTION, code, checked)
+    before, after = await platform.catalog.change_subscription(code, checked)
     detail = ", ".join(name for name in before.__struct_fields__ if getattr(before, name) != getattr(after, name))
     app.audit.record(actor_of(request), AuditAction.SUBSCRIPTION_CHANGE, f"subscription {code}", detail or "no change")
     if after.status is SubscriptionStatus.PAUSED and before.status is SubscriptionStatus.ACTIVE:

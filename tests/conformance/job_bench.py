@@ -3,7 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from math import inf
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from flowcatalyst.core.message import (
     DEFAULT_POOL,
@@ -16,8 +18,10 @@ from flowcatalyst.core.message import (
     Settled,
     Terms,
 )
-from flowcatalyst.dispatch.job import DEFAULT_SEQUENCE, Job, Kind
+from flowcatalyst.dispatch.event import Event
+from flowcatalyst.dispatch.job import DEFAULT_SEQUENCE, Job, Kind, as_time
 from flowcatalyst.dispatch.store.contract import Created, JobStore
+from flowcatalyst.dispatch.store.platform_contract import PlatformStore
 
 IMMEDIATE = DispatchMode.IMMEDIATE
 NEXT = DispatchMode.NEXT_ON_ERROR
@@ -66,6 +70,10 @@ class JobBench(ABC):
         self._stores.append(store)
         return store
 
+    async def platform(self) -> PlatformStore:
+        """The same, for those that keep events and a catalog too."""
+        return cast(PlatformStore, await self.store())
+
     async def crash(self, store: JobStore) -> None:
         self._stores.remove(store)
         await self.cut(store)
@@ -98,6 +106,13 @@ class JobBench(ABC):
             "created_at": self.wall(),
         }
         return Job(id=name, group=group, mode=mode, **(given | more))
+
+    def event(self, name: str, **more: Any) -> Event:
+        """An event whose id is `name`, that happened now."""
+        time = as_time(self.wall())
+        assert time is not None
+        given: dict[str, Any] = {"type": "order.created", "source": "shop", "time": time, "data": msgspec.Raw(b"{}")}
+        return Event(id=name, **(given | more))
 
     async def create(self, store: JobStore, *names: str, mode: DispatchMode = IMMEDIATE, **more: Any) -> list[Created]:
         """Jobs whose group is the first character of their name."""

@@ -171,6 +171,7 @@ def jobs_of(event: Event, subscriptions: Sequence[Subscription], new_id: Callabl
             idempotency_key=None,
             metadata={"eventId": event.id, "subscription": one.code},
             created_at=now,
+            subscription=one.code,
         )
         for one in subscriptions
     ]

@@ -1,4 +1,4 @@
-"""Jobs in a PostgreSQL database: the lanes of its queues, with tables of jobs and attempts beside them."""
+"""What the platform keeps, in PostgreSQL: the lanes of its queues, with tables of jobs and events beside them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,8 +11,17 @@ import asyncpg
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError, StorageError, StorageUnavailableError
+from flowcatalyst.core.waiters import Waiters
+from flowcatalyst.dispatch.event import Event
 from flowcatalyst.dispatch.job import Job, JobState
-from flowcatalyst.dispatch.store import postgres_actions, postgres_groups, postgres_rows, postgres_search
+from flowcatalyst.dispatch.store import (
+    postgres_actions,
+    postgres_catalog,
+    postgres_events,
+    postgres_groups,
+    postgres_rows,
+    postgres_search,
+)
 from flowcatalyst.dispatch.store.contract import (
     Acted,
     Action,
@@ -27,6 +36,14 @@ from flowcatalyst.dispatch.store.contract import (
     Place,
     Recall,
 )
+from flowcatalyst.dispatch.store.platform_contract import (
+    Entry,
+    EntryKind,
+    EventAccepted,
+    EventFilter,
+    EventKept,
+    EventPage,
+)
 from flowcatalyst.dispatch.store.postgres_migrations import JOBS
 from flowcatalyst.dispatch.store.postgres_queue import PostgresJobQueue
 from flowcatalyst.queues.postgres.migrations import LANES
@@ -39,19 +56,23 @@ PARTS: Final = (LANES, JOBS)
 COUNTED_AT_ONCE: Final = 10_000
 LEAD_LIMIT_S: Final = 5.0
 ANSWER_POLL_S: Final = 0.25  # should a notification be lost
+CATALOG_POLL_S: Final = 0.5
 # Asked again on the same connection it is ours again, which costs nothing: it ends with the connection.
 _LEAD: Final = "SELECT pg_try_advisory_lock(1735159649, hashtext('flowcatalyst jobs of ' || $1))"
 READERS: Final = 4  # connections of those who look: they wait for nobody who writes
 
 
 class PostgresJobStore:
-    """A job store in one schema of a database, which any number of processes may share."""
+    """A store of the platform in one schema of a database, which any number of processes may share."""
 
     def __init__(self, server: PostgresServer, clock: Clock) -> None:
         self._clock = clock
         self.database = PostgresStore(server, clock, migrations=PARTS)
         self._readers = PostgresPool(server, PARTS, READERS, postgres_search.WALKING)
         self.queue = PostgresJobQueue(self.database)
+        self._catalog_changes = 0  # that we know of, so that none is lost between a look and the wait after it
+        self._catalog_waiters = Waiters()
+        self.database.on_notice[postgres_catalog.NOTICE] = self._on_catalog
         self._leader: Connection | None = None  # has the lock, or asks for it
         self._leading = asyncio.Lock()
 
@@ -69,11 +90,11 @@ class PostgresJobStore:
         await self.queue.close()
         await self._readers.close()
 
-    async def create(self, jobs: Sequence[Job]) -> list[Created]:
+    async def create(self, jobs: Sequence[Job], *, behind: bool = False) -> list[Created]:
         """Durable when it returns. One whose idempotency key is known is not made again."""
         if not jobs:
             return []
-        return await self._change(partial(postgres_rows.create, wall=self._clock.wall(), jobs=jobs))
+        return await self._change(partial(postgres_rows.create, wall=self._clock.wall(), jobs=jobs, behind=behind))
 
     # Looking
 
@@ -150,8 +171,10 @@ class PostgresJobStore:
         """Who released it is not kept: nothing is left that could show it."""
         return await self._change(partial(postgres_groups.release, name=group))
 
-    async def recall(self, jobs: Sequence[str] = (), group: str | None = None) -> Recall[datetime]:
-        asked = await self._change(partial(postgres_actions.recall, jobs=jobs, group=group))
+    async def recall(
+        self, jobs: Sequence[str] = (), group: str | None = None, subscription: str | None = None
+    ) -> Recall[datetime]:
+        asked = await self._change(partial(postgres_actions.recall, jobs=jobs, group=group, subscription=subscription))
         self.queue.recalls.ring()
         return asked
 
@@ -168,6 +191,77 @@ class PostgresJobStore:
 
     async def end_recall(self, recall: Recall[datetime]) -> None:
         await self._change(partial(postgres_actions.end_recall, recall=recall))
+
+    # Events
+
+    async def accept(self, events: Sequence[tuple[Event, Sequence[Job]]]) -> list[EventAccepted]:
+        if not events:
+            return []
+        return await self._change(partial(postgres_events.accept, wall=self._clock.wall(), events=events))
+
+    async def event(self, event_id: str) -> EventKept:
+        return await self._read(partial(postgres_events.find, event_id=event_id))
+
+    async def events(self, which: EventFilter, limit: int, cursor: int | None = None) -> EventPage:
+        page = partial(postgres_events.page, which=which, limit=limit, cursor=cursor, newest_first=True)
+        return await self._read(page)
+
+    async def events_in_order(self, which: EventFilter, limit: int, after: int | None = None) -> EventPage:
+        page = partial(postgres_events.page, which=which, limit=limit, cursor=after, newest_first=False)
+        return await self._read(page)
+
+    async def drop_events(self, before: float, limit: int) -> int:
+        return await self._change(partial(postgres_events.drop, before=before, limit=limit))
+
+    # The catalog
+
+    async def revision(self) -> int:
+        return await self._read(postgres_catalog.revision)
+
+    async def entries(self, kind: EntryKind) -> list[Entry]:
+        return await self._read(partial(postgres_catalog.entries, kind=kind))
+
+    async def add(self, kind: EntryKind, code: str, document: str) -> Entry:
+        wall = self._clock.wall()
+        return await self._record(partial(postgres_catalog.add, kind=kind, code=code, document=document, wall=wall))
+
+    async def change(
+        self, kind: EntryKind, code: str, document: str, revision: int | None = None, *, quiet: bool = False
+    ) -> Entry:
+        change = partial(postgres_catalog.change, kind=kind, code=code, document=document, expected=revision)
+        return await self._record(partial(change, wall=self._clock.wall(), quiet=quiet))
+
+    async def remove(self, kind: EntryKind, code: str) -> None:
+        await self._record(partial(postgres_catalog.remove, kind=kind, code=code))
+
+    async def changed(self, since: int, wait_s: float) -> int:
+        """A process that receives is told of changes by others; looking now and then is for one that does not."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while True:
+            changes = self._catalog_changes
+            found = await self.revision()
+            if found != since or loop.time() >= until:
+                return found
+            if self._catalog_changes == changes:
+                await self._catalog_waiters.wait(min(until, loop.time() + CATALOG_POLL_S))
+
+    async def _record(self, job: Callable[[Connection], Awaitable[T]]) -> T:
+        entry = await self.database.run(job)
+        self._on_catalog()
+        return entry
+
+    def _on_catalog(self) -> None:
+        self._catalog_changes += 1
+        self._catalog_waiters.wake()
+
+    # Pausing
+
+    async def set_paused(self, subscription: str, *, paused: bool) -> None:
+        await self._change(partial(postgres_actions.set_paused, subscription=subscription, paused=paused))
+
+    async def settle_pauses(self, limit: int) -> int:
+        return await self._change(partial(postgres_actions.settle_pauses, limit=limit))
 
     # Keeping house
 

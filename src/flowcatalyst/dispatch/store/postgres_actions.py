@@ -107,13 +107,18 @@ def _refusal(job_id: str, outcome: str) -> Exception:
     return JobStateError(f"job {job_id} is {outcome}")
 
 
-_RECALL: Final = "SELECT asked, until, is_busy FROM recall_lanes(lanes_to_recall($1, $2, $3), $4)"
+_RECALL: Final = "SELECT asked, until, is_busy FROM recall_lanes(lanes_to_recall($1, $2, $3, $4), $5)"
 
 
-async def recall(connection: Connection, queue: int, jobs: Sequence[str], group: str | None) -> Recall[datetime]:
+async def recall(
+    connection: Connection, queue: int, jobs: Sequence[str], group: str | None, subscription: str | None
+) -> Recall[datetime]:
     """Raises `QueueUnavailableError` if somebody else keeps some of them locked."""
     name = None if group is None else stored(group)
-    row = await connection.fetchrow(_RECALL, queue, [stored(job) for job in jobs], name, RECALL_LOCK_S)
+    code = None if subscription is None else stored(subscription)
+    if code is not None:  # what is in hand of it is found by who has it in hand
+        await connection.execute("SELECT wait_for_takes()")
+    row = await connection.fetchrow(_RECALL, queue, [stored(job) for job in jobs], name, code, RECALL_LOCK_S)
     if row["is_busy"]:
         raise QueueUnavailableError("these jobs are being changed by somebody else: try again")
     return Recall(tuple(row["asked"]), row["until"])
@@ -126,3 +131,16 @@ async def is_answered(connection: Connection, lanes: Sequence[int]) -> bool:
 
 async def end_recall(connection: Connection, queue: int, recall: Recall[datetime]) -> None:
     await connection.execute("SELECT end_recall($1, $2, $3)", queue, recall.lanes, recall.until)
+
+
+async def set_paused(connection: Connection, queue: int, subscription: str, *, paused: bool) -> None:
+    await connection.execute("SELECT set_paused($1, $2, $3)", queue, stored(subscription), paused)
+
+
+async def settle_pauses(connection: Connection, queue: int, limit: int) -> int:
+    """Raises `QueueUnavailableError` if all that is left is what somebody else keeps locked."""
+    settled, is_busy = await connection.fetchrow("SELECT settled, is_busy FROM settle_pauses($1, $2)", queue, limit)
+    if is_busy and not settled:
+        raise QueueUnavailableError("jobs of a subscription are being changed by somebody else: try again")
+    count: int = settled
+    return count

@@ -7,13 +7,14 @@ from math import isinf
 from typing import Any, Final, NamedTuple
 
 from flowcatalyst.core.message import Delivery, DispatchMode, MessagePointer, Settled, Terms
+from flowcatalyst.dispatch.stamp import JobStamp, LeasedGroup, SecretsOf, no_secrets
 from flowcatalyst.dispatch.store import postgres_rows
 from flowcatalyst.dispatch.store.postgres_rows import headers_of, restored
 from flowcatalyst.queues.postgres import lanes
 from flowcatalyst.queues.postgres.lanes import Ready, Receipt, Taken
 from flowcatalyst.queues.postgres.owners import Session
 from flowcatalyst.queues.postgres.queue import Held, OwedNack, PostgresQueue
-from flowcatalyst.queues.postgres.store import PostgresStore
+from flowcatalyst.queues.postgres.store import RECALLS, PostgresStore
 from flowcatalyst.queues.recalls import Lease, RecalledLeases
 from flowcatalyst.queues.sharing import LANE_SHARE, MAX_CODES
 from flowcatalyst.storage.postgres import Connection
@@ -22,10 +23,10 @@ RECALL_POLL_S: Final = 1.0
 _LOOK = "SELECT pools, turns, due_in_s FROM look_for_jobs($1, $2, $3, $4)"
 _TAKE = """
     SELECT lane, seq, epoch, receives, failures, grp, attempts, id, target, pool, message_group, mode, content_type,
-      headers, timeout_s, max_retries, delays, due_at, expires_at, payload
+      headers, timeout_s, max_retries, delays, due_at, expires_at, payload, subscription, group_position, delivered
     FROM take_jobs($1, $2, $3, $4, $5, $6, $7)"""
-_ACK = "SELECT stale, busy FROM ack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
-_NACK = "SELECT held, busy FROM nack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
+_ACK = "SELECT stale, busy FROM ack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+_NACK = "SELECT held, busy FROM nack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
 
 
 class LeasedJob(NamedTuple):
@@ -51,6 +52,9 @@ class LeasedJob(NamedTuple):
     due_at: float
     expires_at: float | None
     payload: bytes | None
+    subscription: str | None
+    position: int | None
+    delivered: int | None  # of its group: the position of the last one
 
     @property
     def receipt(self) -> Receipt:
@@ -63,7 +67,8 @@ class PostgresJobQueue(PostgresQueue):
     def __init__(self, store: PostgresStore) -> None:
         super().__init__(store, postgres_rows.QUEUE)
         self.recalls = RecalledLeases()
-        store.on_recall = self.recalls.ring
+        self.secrets_of: SecretsOf = no_secrets  # until somebody has a catalog
+        store.on_notice[RECALLS] = self.recalls.ring
 
     async def recalled(self, wait_s: float) -> Sequence[Lease]:
         """The notice comes at once; looking now and then is for those that are lost."""
@@ -99,10 +104,17 @@ class PostgresJobQueue(PostgresQueue):
         return [LeasedJob(*row) for row in rows]
 
     def _deliveries(self, taken: Sequence[Any], session: Session) -> list[Delivery]:
-        return [self._delivery(one, session) for one in taken]
+        groups: dict[int, LeasedGroup] = {}  # by lane
+        return [self._delivery(one, session, groups) for one in taken]
 
-    def _delivery(self, one: LeasedJob, session: Session) -> Delivery:
-        group = one.message_group
+    def _delivery(self, one: LeasedJob, session: Session, groups: dict[int, LeasedGroup]) -> Delivery:
+        group, subscription = one.message_group, one.subscription
+        leased = None
+        if one.position is not None:
+            leased = groups.setdefault(one.lane, LeasedGroup(one.delivered or 0))
+        stamp = None
+        if leased is not None or subscription is not None:
+            stamp = JobStamp(leased, None if subscription is None else restored(subscription), self.secrets_of)
         return Delivery(
             self._broker_id(one.seq),
             Held(one.receipt, session),
@@ -114,6 +126,8 @@ class PostgresJobQueue(PostgresQueue):
             terms=_terms(one.timeout_s, one.max_retries, tuple(one.delays)),
             due_at=one.due_at,
             expires_at=one.expires_at or 0.0,
+            position=one.position or 0,
+            stamp=stamp,
             pointer=MessagePointer(
                 id=restored(one.id),
                 mediation_target=restored(one.target),
@@ -130,7 +144,8 @@ class PostgresJobQueue(PostgresQueue):
     async def _acked(self, connection: Connection, deliveries: Sequence[Delivery]) -> list[Settled]:
         receipts = lanes.columns([delivery.receipt.receipt for delivery in deliveries])
         attempts = postgres_rows.attempt_columns([delivery.attempt for delivery in deliveries])
-        stale, busy = await connection.fetchrow(_ACK, *receipts, self._clock.wall(), *attempts)
+        positions = [delivery.position or None for delivery in deliveries]
+        stale, busy = await connection.fetchrow(_ACK, *receipts, self._clock.wall(), *attempts, positions)
         return lanes.acked(len(deliveries), stale, busy)
 
     async def _nacked(self, connection: Connection, nack: OwedNack, delay_s: float) -> list[Settled]:
@@ -138,7 +153,8 @@ class PostgresJobQueue(PostgresQueue):
         attempts = postgres_rows.attempt_columns(nack.attempts)
         next_at = None if isinf(nack.delay_s) else nack.asked_at + nack.delay_s
         how = (nack.failures, float(delay_s), nack.unlock, nack.asked_at, next_at)
-        held, busy = await connection.fetchrow(_NACK, *receipts, *how, *attempts)
+        positions = [position or None for position in nack.positions] or [None] * len(nack.held)
+        held, busy = await connection.fetchrow(_NACK, *receipts, *how, *attempts, positions)
         return lanes.nacked(len(nack.held), held, busy)
 
 

@@ -1,6 +1,7 @@
 """Jobs as PostgreSQL keeps them: what goes into rows, what comes out of them, and statements about single jobs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -48,17 +49,31 @@ def mark(name: str, value: str) -> str:
 
 # Create
 
-_CREATE: Final = f"SELECT repeated, firsts FROM create_jobs({', '.join(f'${n}' for n in range(1, 24))})"
+_CREATE: Final = (
+    f"SELECT repeated, firsts, raised FROM make_jobs($1, $2, $3, NULL, {', '.join(f'${n}' for n in range(4, 26))})"
+)
 
 
-async def create(connection: Connection, queue: int, wall: float, jobs: Sequence[Job]) -> list[Created]:
+async def create(
+    connection: Connection, queue: int, wall: float, jobs: Sequence[Job], *, behind: bool = False
+) -> list[Created]:
     """Keep new jobs and let those in whose time has come: one statement, and another if some were known."""
+    repeated, firsts, raised = await connection.fetchrow(_CREATE, queue, wall, behind, *job_columns(jobs))
+    if raised is not None:
+        jobs = [replace(job, sequence=sequence) for job, sequence in zip(jobs, raised, strict=True)]
+    created = [Created(JobState(job, Status.PENDING)) for job in jobs]
+    if repeated:
+        found = {row["id"]: state_of(row) for row in await connection.fetch(f"{SELECT} WHERE j.id = ANY ($1)", firsts)}
+        for place, first in zip(repeated, firsts, strict=True):
+            created[place - 1] = Created(found[first], repeated=True)
+    return created
+
+
+def job_columns(jobs: Sequence[Job]) -> tuple[list[Any] | None, ...]:
+    """Jobs as the functions of the database take them: a list for each column, and the marks of their metadata."""
     keys = [_stored(job.idempotency_key) for job in jobs]
     marked = [(n, mark(*entry)) for n, job in enumerate(jobs, 1) if job.metadata for entry in job.metadata.items()]
-    repeated, firsts = await connection.fetchrow(
-        _CREATE,
-        queue,
-        wall,
+    return (
         [stored(job.id) for job in jobs],
         [job.kind.value for job in jobs],
         [stored(job.code) for job in jobs],
@@ -78,15 +93,10 @@ async def create(connection: Connection, queue: int, wall: float, jobs: Sequence
         [msgspec.json.encode(job.metadata).decode() if job.metadata else "{}" for job in jobs],
         [job.created_at for job in jobs],
         [job.payload for job in jobs],
+        [_stored(job.subscription) for job in jobs],
         [n for n, _ in marked],
         [text for _, text in marked],
     )
-    created = [Created(JobState(job, Status.PENDING)) for job in jobs]
-    if repeated:
-        found = {row["id"]: state_of(row) for row in await connection.fetch(f"{SELECT} WHERE j.id = ANY ($1)", firsts)}
-        for place, first in zip(repeated, firsts, strict=True):
-            created[place - 1] = Created(found[first], repeated=True)
-    return created
 
 
 def _array(delays_s: Sequence[float]) -> str:
@@ -126,7 +136,7 @@ _COLUMNS: Final = f"""
     j.number, j.id, j.kind, j.code, j.target, j.content_type, j.headers, j.grp, j.sequence, j.mode, j.pool, j.timeout_s,
     j.max_retries, j.delays, j.scheduled_for, j.expires_at, j.idempotency_key, j.metadata, j.created_at, j.payload,
     s.status, s.attempts, s.failures, s.next_attempt_at, s.finished_at, s.last_error,
-    s.lane IS NOT NULL AND {IS_LEASED} AS is_leased"""
+    s.lane IS NOT NULL AND {IS_LEASED} AS is_leased, j.subscription, s.position"""
 SELECT: Final = f"SELECT {_COLUMNS} FROM jobs AS j JOIN job_states AS s ON s.number = j.number"
 
 
@@ -149,10 +159,11 @@ def state_of(row: Sequence[Any]) -> JobState:
         metadata=msgspec.json.decode(row[17], type=dict[str, str]),
         created_at=row[18],
         payload=row[19],
+        subscription=_restored(row[27]),
     )
     status, attempts, failures, next_attempt_at, finished_at, last_error, is_leased = row[20:27]
     shown = Status.QUEUED if is_leased else Status(status)
-    return JobState(job, shown, attempts, failures, next_attempt_at, finished_at, restored(last_error))
+    return JobState(job, shown, attempts, failures, next_attempt_at, finished_at, restored(last_error), row[28])
 
 
 def headers_of(text: str) -> tuple[tuple[str, str], ...]:

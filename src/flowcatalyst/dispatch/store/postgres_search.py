@@ -36,7 +36,7 @@ class Found(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Query:
+class Query:
     """Parts of a statement, and its parameters in order."""
 
     conditions: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ async def find_numbers(
     before = high if before is None else min(before, high)
     while looks > 0:
         most = max(min(limit - len(numbers) + 1, LOOKED_AT_ONCE), 100)
-        query = _Query()
+        query = Query()
         statement = _statement(query, which, low, before, most, limit - len(numbers) + 1)
         seen, last, found = await connection.fetchrow(statement, *query.parameters)
         numbers += found
@@ -74,11 +74,11 @@ async def find_numbers(
 
 async def match(connection: Connection, which: Filter, numbers: Sequence[int]) -> set[int]:
     """Which of these jobs a filter means."""
-    query = _Query()
+    query = Query()
     asked = query.add(numbers)
     _add_conditions(query, which)
     rows = await connection.fetch(
-        f"SELECT j.number FROM unnest({asked}::bigint[]) AS c (number) {_JOINED} {_where(query)}", *query.parameters
+        f"SELECT j.number FROM unnest({asked}::bigint[]) AS c (number) {_JOINED} {where_of(query)}", *query.parameters
     )
     return {row[0] for row in rows}
 
@@ -89,20 +89,20 @@ _JOINED: Final = """
     CROSS JOIN LATERAL (SELECT k.* FROM job_states AS k WHERE k.number = c.number OFFSET 0) AS s"""
 
 
-def _where(query: _Query) -> str:
+def where_of(query: Query) -> str:
     return f"WHERE {' AND '.join(query.conditions)}" if query.conditions else ""
 
 
-def _statement(query: _Query, which: Filter, low: int, before: int, most: int, limit: int) -> str:
+def _statement(query: Query, which: Filter, low: int, before: int, most: int, limit: int) -> str:
     candidates = _candidates(query, which, query.add(low), query.add(before), query.add(most))
     _add_conditions(query, which)
     return f"""
         WITH c AS MATERIALIZED ({candidates})
         SELECT (SELECT count(*) FROM c), (SELECT min(c.number) FROM c),
-          ARRAY(SELECT j.number FROM c {_JOINED} {_where(query)} ORDER BY c.number DESC LIMIT {query.add(limit)})"""
+          ARRAY(SELECT j.number FROM c {_JOINED} {where_of(query)} ORDER BY c.number DESC LIMIT {query.add(limit)})"""
 
 
-def _candidates(query: _Query, which: Filter, low: str, before: str, most: str) -> str:
+def _candidates(query: Query, which: Filter, low: str, before: str, most: str) -> str:
     """Jobs among which all of the filter are, the newest first, by an index."""
 
     def walk(table: str, condition: str, column: str, value: str) -> str:
@@ -130,6 +130,11 @@ def _candidates(query: _Query, which: Filter, low: str, before: str, most: str) 
         if unfinished:
             return walk("job_states", "finished_at IS NULL AND grp IS NOT NULL", "grp", group)
         return walk("jobs", "grp IS NOT NULL", "grp", group)
+    if which.subscription is not None:
+        code = query.add(stored(which.subscription))
+        if unfinished:
+            return walk("job_states", "finished_at IS NULL AND subscription IS NOT NULL", "subscription", code)
+        return walk("jobs", "subscription IS NOT NULL", "subscription", code)
     if unfinished:
         modes = [which.mode] if which.mode is not None else list(DispatchMode)
         keys = [query.add(f"{which.status} {mode}") for mode in modes]
@@ -143,7 +148,7 @@ def _candidates(query: _Query, which: Filter, low: str, before: str, most: str) 
     return f"SELECT number FROM jobs WHERE number >= {low} AND number < {before} ORDER BY number DESC LIMIT {most}"
 
 
-def _add_conditions(query: _Query, which: Filter) -> None:
+def _add_conditions(query: Query, which: Filter) -> None:
     if which.status is Status.QUEUED:
         query.conditions.append(f"s.lane IS NOT NULL AND {IS_LEASED}")
     elif which.status is not None:
@@ -156,6 +161,7 @@ def _add_conditions(query: _Query, which: Filter) -> None:
         ("j.code", None if which.code is None else stored(which.code)),
         ("j.kind", which.kind),
         ("j.pool", None if which.pool is None else stored(which.pool)),
+        ("j.subscription", None if which.subscription is None else stored(which.subscription)),
     ):
         if value is not None:
             query.want(f"{column} = {{}}", value)

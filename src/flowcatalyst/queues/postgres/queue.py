@@ -66,6 +66,7 @@ class OwedNack(NamedTuple):
     delay_s: float
     due_at: float  # monotonic: their delay is over
     unlock: bool
+    positions: Sequence[int] = ()  # the same
 
 
 class PostgresQueue:
@@ -281,7 +282,8 @@ class PostgresQueue:
         held = [delivery.receipt for delivery in deliveries]
         due_at = self._monotonic() + delay_s if delay_s > 0 else 0.0
         failures, attempts = [one.failures for one in deliveries], [one.attempt for one in deliveries]
-        nack = OwedNack(held, failures, attempts, self._clock.wall(), delay_s, due_at, unlock)
+        positions = [one.position for one in deliveries]
+        nack = OwedNack(held, failures, attempts, self._clock.wall(), delay_s, due_at, unlock, positions)
         try:
             results = await self._nack(nack)
         except QueueUnavailableError:
@@ -299,7 +301,9 @@ class PostgresQueue:
         if busy:
             held, failures = [nack.held[place] for place in busy], [nack.failures[place] for place in busy]
             attempts = [nack.attempts[place] for place in busy]
-            self._owed.append(nack._replace(held=held, failures=failures, attempts=attempts))
+            positions = [nack.positions[place] for place in busy] if nack.positions else ()
+            left = nack._replace(held=held, failures=failures, attempts=attempts, positions=positions)
+            self._owed.append(left)
         self.store.wake(self.queue)
         return results
 

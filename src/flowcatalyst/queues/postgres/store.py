@@ -66,7 +66,7 @@ class PostgresStore:
         self._slept = False  # some waited since the last renewal
         self.is_announced = False  # publishers know that somebody waits here
         self._member: Member | None = None
-        self.on_recall: Callable[[], None] = lambda: None
+        self.on_notice: dict[str, Callable[[], None]] = {}  # of what else is told
 
     @property
     def session(self) -> Session | None:
@@ -255,8 +255,8 @@ class PostgresStore:
     def _on_notice(self, link: Connection, pid: int, channel: str, payload: str) -> None:
         if payload == DIVISIONS and self._member is not None:
             self._hurry.set()
-        if payload == RECALLS:
-            self.on_recall()
+        if payload in self.on_notice:
+            self.on_notice[payload]()
         for name, number in self._numbers.items():
             if str(number) == payload:
                 self.wake(name)

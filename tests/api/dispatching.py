@@ -14,7 +14,7 @@ import pytest
 from tests.api.running import Answer, Client, Running, run_router, until
 from tests.support.http_servers import Call, RawServer, raw_server, reply
 
-on_sqlite = pytest.mark.parametrize("jobs", ["sqlite"], indirect=True)  # where the store makes no difference
+on_sqlite = pytest.mark.parametrize("store", ["sqlite"], indirect=True)  # where the store makes no difference
 JOBS = "/api/dispatch-jobs"
 GROUPS = "/api/message-groups"
 

@@ -15,6 +15,7 @@ from flowcatalyst.storage.postgres import PostgresServer as Server
 from tests.conformance.job_bench import JobBench
 from tests.conformance.job_store_suite import JobStoreSuite
 from tests.conformance.job_walk_suite import JobWalkSuite
+from tests.conformance.platform_suite import PlatformSuite
 from tests.servers.postgres import PostgresServer, postgres_server
 from tests.support.clocks import SetClock
 from tests.support.postgres import assert_consistent
@@ -119,7 +120,7 @@ class PostgresJobBench(JobBench):
         await self._own.database.close()
 
 
-class TestPostgresJobStore(JobStoreSuite, JobWalkSuite):
+class TestPostgresJobStore(JobStoreSuite, JobWalkSuite, PlatformSuite):
     @pytest.fixture
     async def bench(self, server: PostgresServer) -> AsyncIterator[JobBench]:
         bench = PostgresJobBench(server)

@@ -8,10 +8,12 @@ from typing import Final
 import pytest
 
 from flowcatalyst.dispatch.store.contract import JobStore
+from flowcatalyst.dispatch.store.platform_contract import PlatformStore
 from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
 from tests.conformance.job_bench import JobBench
 from tests.conformance.job_store_suite import JobStoreSuite
 from tests.conformance.job_walk_suite import JobWalkSuite
+from tests.conformance.platform_suite import PlatformSuite
 from tests.support.clocks import SetClock
 
 # What was counted, and what there is.
@@ -64,7 +66,7 @@ class SqliteJobBench(JobBench):
         self._file = folder / "jobs.db"
         self._clock = SetClock()
 
-    def make(self) -> JobStore:
+    def make(self) -> PlatformStore:
         return SqliteJobStore(self._file, self._clock, poll_interval_s=0.01)
 
     def wall(self) -> float:
@@ -87,7 +89,7 @@ class SqliteJobBench(JobBench):
         await self.pass_time(store.queue.capabilities.visibility_s)
 
 
-class TestSqliteJobStore(JobStoreSuite, JobWalkSuite):
+class TestSqliteJobStore(JobStoreSuite, JobWalkSuite, PlatformSuite):
     @pytest.fixture
     async def bench(self, tmp_path: Path) -> AsyncIterator[JobBench]:
         bench = SqliteJobBench(tmp_path)

@@ -24,7 +24,13 @@ from flowcatalyst.api.dispatch import (
     subscriptions,
 )
 from flowcatalyst.api.dispatch import pools as dispatch_pools
-from flowcatalyst.api.openapi import document_access, document_parameters, document_problems, openapi_config
+from flowcatalyst.api.openapi import (
+    document_access,
+    document_parameters,
+    document_parts,
+    document_problems,
+    openapi_config,
+)
 from flowcatalyst.api.origin_guard import origin_guards
 from flowcatalyst.api.problems import EXCEPTION_HANDLERS, MAX_REQUEST_BYTES
 from flowcatalyst.api.query_guard import QueryGuard
@@ -169,6 +175,7 @@ def build_api(app: ServedRouter, *, with_sandbox: bool = True) -> Litestar:
     )
     document_parameters(api.openapi_schema)
     document_problems(api.openapi_schema)
+    document_parts(api.openapi_schema)
     document_access(api.openapi_schema, auth)
     query_guard.learn(api.openapi_schema)
     return api

@@ -53,7 +53,7 @@ def _as_problem(response: Response[Any]) -> Response[Any]:
 
 def with_json_body(body_type: Any, description: str, *, required: bool = True) -> type[Operation]:
     """An operation whose handler decodes the body itself; the document still shows its schema."""
-    return with_bodies({"application/json": inline_schema(body_type)}, description, required=required)
+    return with_bodies({"application/json": schema_of(body_type)}, description, required=required)
 
 
 def with_bodies(schemas: dict[str, Any], description: str, *, required: bool = True) -> type[Operation]:
@@ -71,20 +71,26 @@ def with_bodies(schemas: dict[str, Any], description: str, *, required: bool = T
     return OperationWithBody
 
 
-def inline_schema(body_type: Any) -> Any:
-    """JSON Schema of a type, with its parts in place instead of referred to."""
-    (schema,), parts = msgspec.json.schema_components([body_type], ref_template="{name}")
+_PARTS: Final[dict[str, Any]] = {}  # schemas that bodies and problems refer to, by name
 
-    def inline(node: Any) -> Any:
-        if isinstance(node, list):
-            return [inline(one) for one in node]
-        if not isinstance(node, dict):
-            return node
-        if "$ref" in node:
-            return inline(parts[node["$ref"]])
-        return {key: inline(value) for key, value in node.items()}
 
-    return inline(schema)
+def schema_of(body_type: Any) -> Any:
+    """JSON Schema of a type. It refers to its parts by name: clients that are generated have these names."""
+    (schema,), parts = msgspec.json.schema_components([body_type], ref_template="#/components/schemas/{name}")
+    for name, part in parts.items():
+        named_schema(name, part)
+    return schema
+
+
+def named_schema(name: str, schema: dict[str, Any]) -> Any:
+    """A reference to a schema that no type of ours has."""
+    assert _PARTS.setdefault(name, schema) == schema, f"two schemas are called {name}"
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def document_parts(document: Any) -> None:
+    """Add what bodies and problems refer to."""
+    document.components.schemas = {**_PARTS, **document.components.schemas}
 
 
 def document_problems(document: Any) -> None:
@@ -158,7 +164,7 @@ def _problem(description: str) -> OpenAPIResponse:
     return OpenAPIResponse(description=description, content=_PROBLEM_CONTENT)
 
 
-_PROBLEM_CONTENT: Final = {PROBLEM_MEDIA_TYPE: OpenAPIMediaType(schema=inline_schema(Problem))}
+_PROBLEM_CONTENT: Final = {PROBLEM_MEDIA_TYPE: OpenAPIMediaType(schema=schema_of(Problem))}
 
 
 _PAGE: Final = """<!doctype html>
@@ -187,33 +193,35 @@ class OfflinePage(OpenAPIRenderPlugin):
 
     def render(self, request: Request[Any, Any, Any], openapi_schema: dict[str, Any]) -> bytes:
         by_tag: dict[str, list[str]] = {}
+        parts = openapi_schema["components"]["schemas"]
         for path, operations in openapi_schema["paths"].items():
             for method, operation in operations.items():
                 tag = (operation.get("tags") or ["Other"])[0]
-                by_tag.setdefault(tag, []).append(_operation_html(method, path, operation))
-        sections = "".join(f"<h2>{html.escape(tag)}</h2>{''.join(parts)}" for tag, parts in sorted(by_tag.items()))
+                by_tag.setdefault(tag, []).append(_operation_html(method, path, operation, parts))
+        sections = "".join(f"<h2>{html.escape(tag)}</h2>{''.join(found)}" for tag, found in sorted(by_tag.items()))
         info = openapi_schema["info"]
         texts = {name: html.escape(info[name]) for name in ("title", "version", "description")}
         return _PAGE.format(**texts, sections=sections).encode()
 
 
-def _operation_html(method: str, path: str, operation: dict[str, Any]) -> str:
+def _operation_html(method: str, path: str, operation: dict[str, Any], parts: dict[str, Any]) -> str:
     head = f"<b class=method>{method.upper()}</b> <code>{html.escape(path)}</code>"
-    parts = [f"<pre>{html.escape(operation.get('description', ''))}</pre>"]
+    texts = [f"<pre>{html.escape(operation.get('description', ''))}</pre>"]
     for parameter in operation.get("parameters", []):
         name, text = html.escape(parameter["name"]), html.escape(parameter.get("description", ""))
-        parts.append(f"<div><code>{name}</code> {text}</div>")
+        texts.append(f"<div><code>{name}</code> {text}</div>")
     body = operation.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema")
     if body:
-        parts.append(f"<div>JSON body with {_fields_html(body)}</div>")
+        texts.append(f"<div>JSON body with {_fields_html(body, parts)}</div>")
     return (
-        f"<details><summary>{head} {html.escape(operation['summary'])}</summary><div>{''.join(parts)}</div></details>"
+        f"<details><summary>{head} {html.escape(operation['summary'])}</summary><div>{''.join(texts)}</div></details>"
     )
 
 
-def _fields_html(schema: dict[str, Any]) -> str:
+def _fields_html(schema: dict[str, Any], parts: dict[str, Any]) -> str:
     """The fields of an object, or of the object among the alternatives."""
     for choice in schema.get("anyOf", [schema]):
-        if "properties" in choice:
-            return ", ".join(f"<code>{html.escape(name)}</code>" for name in choice["properties"])
+        whole = parts[choice["$ref"].rpartition("/")[2]] if "$ref" in choice else choice
+        if "properties" in whole:
+            return ", ".join(f"<code>{html.escape(name)}</code>" for name in whole["properties"])
     return "a list"

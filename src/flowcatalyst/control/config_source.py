@@ -82,6 +82,8 @@ class HttpSource:
         headers = [("user-agent", "flowcatalyst"), ("accept", "application/json"), ("accept-encoding", "identity")]
         if (login := login_of(self.url)) is not None:
             headers.append(("authorization", f"Basic {base64.b64encode(login.encode()).decode()}"))
+        if (key := key_in(self.url)) is not None:
+            headers.append(("x-api-key", key))
         if known is not None:
             headers.append(("if-none-match", known))
         try:
@@ -177,6 +179,13 @@ def target_of(url: str) -> Target:
     authority = re.split("[/?#]", rest, maxsplit=1)[0]
     _, _, host = authority.rpartition("@")
     return parse_target(f"{scheme}{separator}{host}{rest[len(authority) :]}")
+
+
+def key_in(url: str) -> str | None:
+    """A name without a password: it may be an API key, such as `GET /api/config/router` of a platform asks for."""
+    parts = urlsplit(url)
+    key = unquote(parts.username) if parts.username and parts.password is None else ""
+    return key if key and key.isascii() and key.isprintable() else None
 
 
 def login_of(url: str) -> str | None:

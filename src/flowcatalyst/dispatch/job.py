@@ -220,6 +220,11 @@ def number_at(place: int) -> int:
     return place & ((1 << _NUMBER_BITS) - 1)
 
 
+def sequence_at(place: int) -> int:
+    """The sequence of the job that stands there."""
+    return place >> _NUMBER_BITS
+
+
 def as_time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(min(max(seconds, _FIRST_TIME), _LAST_TIME), UTC)
 

@@ -7,7 +7,7 @@ import msgspec
 from litestar import Request
 
 from flowcatalyst.api.bodies import decode_json, require_json_type
-from flowcatalyst.api.openapi import inline_schema, with_bodies
+from flowcatalyst.api.openapi import named_schema, schema_of, with_bodies
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.dispatch.cloudevents import (
     BATCH_TYPE,
@@ -41,31 +41,34 @@ class NewEventsBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
 _new_event = msgspec.json.Decoder(NewEvent)
 _new_events = msgspec.json.Decoder(NewEvents)
 
-_CLOUD_EVENT: Final = {
-    "title": "CloudEvent",
-    "type": "object",
-    "description": "An event as CloudEvents 1.0 has it; attributes that are not named here are extensions",
-    "required": ["specversion", "id", "source", "type"],
-    "properties": {
-        "specversion": {"const": "1.0"},
-        "id": {"type": "string", "maxLength": 256},
-        "source": {"type": "string", "maxLength": MAX_SOURCE_CHARS},
-        "type": {"type": "string", "maxLength": MAX_TYPE_CHARS},
-        "subject": {"type": "string", "maxLength": MAX_SOURCE_CHARS},
-        "time": {"type": "string", "format": "date-time"},
-        "datacontenttype": {"type": "string"},
-        "data": {},
-        "data_base64": {"type": "string"},
+_CLOUD_EVENT: Final = named_schema(
+    "CloudEvent",
+    {
+        "title": "CloudEvent",
+        "type": "object",
+        "description": "An event as CloudEvents 1.0 has it; attributes that are not named here are extensions",
+        "required": ["specversion", "id", "source", "type"],
+        "properties": {
+            "specversion": {"const": "1.0"},
+            "id": {"type": "string", "maxLength": 256},
+            "source": {"type": "string", "maxLength": MAX_SOURCE_CHARS},
+            "type": {"type": "string", "maxLength": MAX_TYPE_CHARS},
+            "subject": {"type": "string", "maxLength": MAX_SOURCE_CHARS},
+            "time": {"type": "string", "format": "date-time"},
+            "datacontenttype": {"type": "string"},
+            "data": {},
+            "data_base64": {"type": "string"},
+        },
+        "additionalProperties": {"type": ["string", "integer", "boolean", "null"]},
     },
-    "additionalProperties": {"type": ["string", "integer", "boolean", "null"]},
-}
+)
 EVENT_BODY: Final = with_bodies(
-    {"application/json": inline_schema(NewEvent), STRUCTURED_TYPE: _CLOUD_EVENT},
+    {"application/json": schema_of(NewEvent), STRUCTURED_TYPE: _CLOUD_EVENT},
     "The event; or a CloudEvent, structured by its Content-Type, or binary with `ce-` headers and its data as the body",
 )
 BATCH_BODY: Final = with_bodies(
     {
-        "application/json": inline_schema(NewEventsBody),
+        "application/json": schema_of(NewEventsBody),
         BATCH_TYPE: {"type": "array", "items": _CLOUD_EVENT, "minItems": 1, "maxItems": MAX_EVENTS},
     },
     f"At most {MAX_EVENTS} events; or a batch of CloudEvents by its Content-Type",

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import Request, Response, get, post
+from litestar.openapi import ResponseSpec
 from litestar.params import PathParameter, QueryParameter
 
 from flowcatalyst.api.caller import actor_of
@@ -50,6 +51,7 @@ class EventResults(msgspec.Struct, rename="camel"):
     summary="Send an event",
     operation_class=EVENT_BODY,
     response_description="The event and its jobs are kept",
+    responses={HTTPStatus.OK: ResponseSpec(EventView, description="It was there already", generate_examples=False)},
 )
 async def send_event(request: Request[Any, Any, Any], app: TheApp) -> Response[EventView]:
     """It is durable, with a job for each subscription that wants it, when the answer comes; `jobs` says how many. If

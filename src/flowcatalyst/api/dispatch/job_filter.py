@@ -31,6 +31,7 @@ class JobFilter(
     code: Text | None = None
     message_group: Text | None = None
     dispatch_pool_code: Text | None = None
+    subscription: Text | None = None
     target_url: Annotated[str, msgspec.Meta(max_length=MAX_TARGET_CHARS)] | None = None
     created_from: datetime | None = None
     created_before: datetime | None = None
@@ -47,6 +48,7 @@ def filter_of(asked: JobFilter) -> Filter:
         "code": asked.code,
         "messageGroup": asked.message_group,
         "dispatchPoolCode": asked.dispatch_pool_code,
+        "subscription": asked.subscription,
         "targetUrl": asked.target_url,
         "metadata": "".join((*asked.metadata, *asked.metadata.values())),
     }
@@ -70,6 +72,7 @@ def filter_of(asked: JobFilter) -> Filter:
         code=asked.code,
         kind=asked.kind,
         pool=asked.dispatch_pool_code,
+        subscription=asked.subscription,
         target=asked.target_url,
         created_from=as_seconds(asked.created_from),
         created_before=as_seconds(asked.created_before),
@@ -106,6 +109,9 @@ def read_filter(
     pool: Annotated[
         str | None,
         QueryParameter(name="dispatchPoolCode", max_length=MAX_NAME_CHARS, description="Only those for this pool"),
+    ] = None,
+    subscription: Annotated[
+        str | None, QueryParameter(max_length=MAX_NAME_CHARS, description="Only those made for this subscription")
     ] = None,
     target: Annotated[
         str | None,
@@ -144,6 +150,7 @@ def read_filter(
         code=code,
         message_group=message_group,
         dispatch_pool_code=pool,
+        subscription=subscription,
         target_url=target,
         created_from=time_of("createdFrom", created_from),
         created_before=time_of("createdBefore", created_before),

@@ -16,7 +16,10 @@ SHOWN_CHARS: Final = 64 * 1024  # of a payload
 
 
 class JobView(msgspec.Struct, rename="camel"):
-    """A job and how far it came. The query of its target is masked: it may hold secrets."""
+    """A job and how far it came. The query of its target is masked: it may hold secrets.
+
+    `position` is its place in its group once an attempt at it was made, as its receiver sees it.
+    """
 
     id: str
     kind: Kind
@@ -25,7 +28,9 @@ class JobView(msgspec.Struct, rename="camel"):
     target_url: str
     content_type: str
     payload_bytes: int
+    subscription: str | None
     message_group: str | None
+    position: int | None
     sequence: int
     mode: DispatchMode
     dispatch_pool_code: str
@@ -55,7 +60,9 @@ class JobView(msgspec.Struct, rename="camel"):
             target_url=mask_target(job.target),
             content_type=job.content_type,
             payload_bytes=0 if job.payload is None else len(job.payload),
+            subscription=job.subscription,
             message_group=job.group,
+            position=state.position,
             sequence=job.sequence,
             mode=job.mode,
             dispatch_pool_code=job.pool,

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import msgspec
 from litestar import Request, Response, post
+from litestar.openapi import ResponseSpec
 
 from flowcatalyst.api.bodies import decode_json, read_json
 from flowcatalyst.api.callable_targets import check_may_be_called
@@ -58,6 +59,7 @@ _new_jobs = msgspec.json.Decoder(NewJobs)
     summary="Make a job",
     operation_class=with_json_body(NewJob, "The job"),
     response_description="The job is kept and will be delivered",
+    responses={HTTPStatus.OK: ResponseSpec(JobView, description="It was there already", generate_examples=False)},
 )
 async def create_job(request: Request[Any, Any, Any], app: TheApp) -> Response[JobView]:
     """It is durable when the answer comes. If its idempotencyKey is known nothing is made: 200 has the first job."""

@@ -157,7 +157,7 @@ async def rotate_secret(request: Request[Any, Any, Any], app: TheApp, code: Code
     response_description="The job that sends it",
 )
 async def send_sample(request: Request[Any, Any, Any], app: TheApp, code: Code) -> JobView:
-    """As a real job: signed, through its pool, to its target. It is ordered with nothing, and filters are not asked. The
+    """As a real job: signed, through its pool, to its target. It is ordered with nothing, and no filter is asked. The
     event is in no list and becomes a job of no other subscription. While the subscription is paused it waits too."""
     platform, asked = platform_of(app), await read_optional_json(request, _sample) or Sample()
     await platform.catalog.ready()

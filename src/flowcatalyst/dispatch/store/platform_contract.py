@@ -12,7 +12,9 @@ from flowcatalyst.core.errors import FlowCatalystError
 from flowcatalyst.core.message import Delivery, Settled
 from flowcatalyst.dispatch.event import Event
 from flowcatalyst.dispatch.job import Job
+from flowcatalyst.dispatch.stamp import SecretsOf
 from flowcatalyst.dispatch.store.contract import JobStore
+from flowcatalyst.queues.contract import Queue
 
 
 class UnknownEventError(FlowCatalystError):
@@ -199,5 +201,14 @@ class RemoteStore(Protocol):
         """
 
 
+class SigningQueue(Queue, Protocol):
+    """The queue of a store whose jobs are signed when they are sent."""
+
+    secrets_of: SecretsOf  # of a process that has a catalog
+
+
 class PlatformStore(JobStore, EventStore, CatalogStore, PauseStore, RemoteStore, Protocol):
     """All that the platform keeps, in one database."""
+
+    @property
+    def queue(self) -> SigningQueue: ...

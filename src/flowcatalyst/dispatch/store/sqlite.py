@@ -1,17 +1,18 @@
-"""Jobs in a SQLite file: the lanes of an embedded queue, with tables of jobs and attempts beside them."""
+"""A platform in a SQLite file: the lanes of an embedded queue, with tables of jobs, events and the rest beside them."""
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Final, TypeVar
 
 from flowcatalyst.core.clock import Clock
-from flowcatalyst.core.message import Delivery, MessagePointer, Settled
-from flowcatalyst.dispatch.job import Job, JobState, Status, number_at
+from flowcatalyst.core.errors import FlowCatalystError
+from flowcatalyst.core.waiters import Waiters
+from flowcatalyst.dispatch.event import Event
+from flowcatalyst.dispatch.job import Job, JobState
 from flowcatalyst.dispatch.store.contract import (
     Acted,
     Action,
@@ -26,25 +27,42 @@ from flowcatalyst.dispatch.store.contract import (
     Place,
     Recall,
 )
-from flowcatalyst.dispatch.store.job_rows import act, enter, groups, house, look, recalling, settle, walk
-from flowcatalyst.dispatch.store.job_rows.columns import LOCK, QUEUE, jobs_of
-from flowcatalyst.queues.embedded import jobs as lanes_and_messages
+from flowcatalyst.dispatch.store.job_rows import (
+    act,
+    catalog,
+    enter,
+    groups,
+    house,
+    look,
+    pause,
+    recalling,
+    walk,
+)
+from flowcatalyst.dispatch.store.job_rows import events as event_rows
+from flowcatalyst.dispatch.store.job_rows.columns import LOCK
+from flowcatalyst.dispatch.store.platform_contract import (
+    Entry,
+    EntryKind,
+    EventAccepted,
+    EventFilter,
+    EventKept,
+    EventPage,
+)
+from flowcatalyst.dispatch.store.sqlite_queue import RECALL_POLL_S, SqliteJobQueue
 from flowcatalyst.queues.embedded.migrations import STEPS as LANES
 from flowcatalyst.queues.embedded.migrations import embedded_migrations
-from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore, storage_errors_as_queue_errors
-from flowcatalyst.queues.embedded.take import Taken
-from flowcatalyst.queues.recalls import Lease, RecalledLeases
+from flowcatalyst.queues.embedded.queue import EmbeddedStore, storage_errors_as_queue_errors
 from flowcatalyst.storage.migrations import Migrations, numbered_steps
 
 T = TypeVar("T")
 
-EXPIRED_AT_ONCE: Final = 200  # jobs that one look for others ends
-RECALL_POLL_S: Final = 0.2  # how soon another process is heard
-LOOKS_PAST_EXPIRED: Final = 10  # how often one look goes on after it met nothing but jobs whose time is over
+__all__ = ["STEPS", "SqliteJobQueue", "SqliteJobStore"]
+
+CATALOG_POLL_S: Final = 0.25  # how soon a change of another process is seen
 
 _JOBS: Final = numbered_steps("flowcatalyst.dispatch.store.migrations", "")
 # In the order in which they were released: a later version of the lanes comes after what is here now.
-STEPS: Final = (*LANES[:3], *_JOBS[:3])
+STEPS: Final = (*LANES[:3], *_JOBS[:4])
 
 
 def job_migrations(wall: Callable[[], float], check: Callable[[sqlite3.Connection], None]) -> Migrations:
@@ -52,7 +70,7 @@ def job_migrations(wall: Callable[[], float], check: Callable[[sqlite3.Connectio
 
 
 class SqliteJobStore:
-    """A job store in one file, which any number of processes of a machine may share."""
+    """A platform store in one file, which any number of processes of a machine may share."""
 
     def __init__(
         self,
@@ -65,6 +83,7 @@ class SqliteJobStore:
         self._clock = clock
         self._file = make_file(path, clock, delays=LOCK, migrations=job_migrations)
         self.queue = SqliteJobQueue(self._file, poll_interval_s=poll_interval_s)
+        self._catalog_changes = Waiters()
 
     async def open(self) -> None:
         await self.queue.open()
@@ -72,8 +91,8 @@ class SqliteJobStore:
     async def close(self) -> None:
         await self.queue.close()
 
-    async def create(self, jobs: Sequence[Job]) -> list[Created]:
-        return await self._change(partial(enter.create, jobs=tuple(jobs))) if jobs else []
+    async def create(self, jobs: Sequence[Job], *, behind: bool = False) -> list[Created]:
+        return await self._change(partial(enter.create, jobs=tuple(jobs), behind=behind)) if jobs else []
 
     # Looking
 
@@ -131,8 +150,11 @@ class SqliteJobStore:
         """Who released it is not kept: nothing is left that could show it."""
         return await self._change(partial(groups.release, name=group))
 
-    async def recall(self, jobs: Sequence[str] = (), group: str | None = None) -> Recall[float]:
-        asked = await self._change(partial(recalling.ask, jobs=tuple(jobs), group=group))
+    async def recall(
+        self, jobs: Sequence[str] = (), group: str | None = None, subscription: str | None = None
+    ) -> Recall[float]:
+        ask = partial(recalling.ask, jobs=tuple(jobs), group=group, subscription=subscription)
+        asked = await self._change(ask)
         self.queue.recalls.ring()
         return asked
 
@@ -156,13 +178,75 @@ class SqliteJobStore:
         return await self._change(partial(house.expire, limit=limit))
 
     async def drop_finished(self, before: float, limit: int) -> int:
-        drop = partial(house.drop_finished, before=before, limit=limit)
-        with storage_errors_as_queue_errors():
-            return await self._file.writer.run(drop)
+        return await self._drop(partial(house.drop_finished, before=before, limit=limit))
 
     async def lead(self) -> bool:
         """Any process may: each call is a small transaction under the one write lock, and repeating it does nothing."""
         return True
+
+    # Events
+
+    async def accept(self, events: Sequence[tuple[Event, Sequence[Job]]]) -> list[EventAccepted]:
+        return await self._change(partial(event_rows.accept, events=tuple(events))) if events else []
+
+    async def event(self, event_id: str) -> EventKept:
+        return await self._read(partial(event_rows.event, event_id=event_id))
+
+    async def events(self, which: EventFilter, limit: int, cursor: int | None = None) -> EventPage:
+        return await self._read(partial(event_rows.page, which=which, limit=limit, cursor=cursor))
+
+    async def events_in_order(self, which: EventFilter, limit: int, after: int | None = None) -> EventPage:
+        return await self._read(partial(event_rows.page, which=which, limit=limit, cursor=after, oldest_first=True))
+
+    async def drop_events(self, before: float, limit: int) -> int:
+        return await self._drop(partial(event_rows.drop, before=before, limit=limit))
+
+    # The catalog
+
+    async def revision(self) -> int:
+        return await self._read(catalog.revision)
+
+    async def entries(self, kind: EntryKind) -> list[Entry]:
+        return await self._read(partial(catalog.entries, kind=kind))
+
+    async def add(self, kind: EntryKind, code: str, document: str) -> Entry:
+        return await self._change_catalog(partial(catalog.add, kind=kind, code=code, document=document))
+
+    async def change(
+        self, kind: EntryKind, code: str, document: str, revision: int | None = None, *, quiet: bool = False
+    ) -> Entry:
+        change = partial(catalog.change, kind=kind, code=code, document=document, expected=revision, quiet=quiet)
+        return await self._change_catalog(change)
+
+    async def remove(self, kind: EntryKind, code: str) -> None:
+        await self._change_catalog(partial(catalog.remove, kind=kind, code=code))
+
+    async def changed(self, since: int, wait_s: float) -> int:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while (found := await self.revision()) == since and loop.time() < until:
+            await self._catalog_changes.wait(min(until, loop.time() + CATALOG_POLL_S))
+        return found
+
+    # Pauses
+
+    async def set_paused(self, subscription: str, *, paused: bool) -> None:
+        await self._change(partial(pause.set_paused, subscription=subscription, paused=paused))
+
+    async def settle_pauses(self, limit: int) -> int:
+        return await self._change(partial(pause.settle, limit=limit))
+
+    async def _change_catalog(self, job: Callable[..., T | FlowCatalystError]) -> T:
+        found = await self._change(job)
+        if isinstance(found, FlowCatalystError):
+            raise found
+        self._catalog_changes.wake()
+        return found
+
+    async def _drop(self, job: Callable[[Connection], int]) -> int:
+        """Nobody who waits for jobs needs to look."""
+        with storage_errors_as_queue_errors():
+            return await self._file.writer.run(job)
 
     async def _read(self, job: Callable[..., T]) -> T:
         with storage_errors_as_queue_errors():
@@ -179,95 +263,3 @@ def _as_of_one_moment(job: Callable[[Connection], T], connection: Connection) ->
         return job(connection)
     finally:
         connection.execute("COMMIT")
-
-
-@dataclass(slots=True, frozen=True)
-class TakenJobs(Taken):
-    """What one look gave, with the jobs that the messages stand for."""
-
-    jobs: Mapping[int, JobState] = field(default_factory=dict)
-
-
-class SqliteJobQueue(EmbeddedQueue):
-    """The jobs of a file as a queue. What is acked is completed; with each settlement goes its attempt."""
-
-    def __init__(self, store: EmbeddedStore, *, poll_interval_s: float = 0.1, long_poll_s: float = 1.0) -> None:
-        super().__init__(store, QUEUE, poll_interval_s=poll_interval_s, long_poll_s=long_poll_s)
-        self.recalls = RecalledLeases()
-
-    async def change(self, job: Callable[[Connection], T]) -> T:
-        """Change the jobs, and let those look again who wait for some."""
-        return await self._run(partial(self._store_if_found, job))
-
-    async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
-        now, wall = self.store.now(), self._clock.wall()
-        job = partial(settle.ack, deliveries=tuple(deliveries), now=now, wall=wall)
-        return await self._run(job) if deliveries else []
-
-    async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
-        now, wall = self.store.now(), self._clock.wall()
-        job = partial(settle.nack, deliveries=tuple(deliveries), now=now, wall=wall, delay_s=delay_s)
-        return await self._run(partial(job, unlock=unlock)) if deliveries else []
-
-    async def recalled(self, wait_s: float) -> Sequence[Lease]:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + wait_s
-        while True:
-            news = self.recalls.news
-            with storage_errors_as_queue_errors():
-                leases = await self.store.writer.read(partial(recalling.recalled, owner=self.store.owner))
-            self.recalls.note(leases, loop.time())
-            if leases or (left_s := until - loop.time()) <= 0:
-                return leases
-            await self.recalls.wait(news, min(left_s, RECALL_POLL_S))
-
-    def is_recalled(self, delivery: Delivery) -> bool:
-        return self.recalls.have(delivery.receipt.lane, delivery.receipt.epoch)
-
-    async def returned(self, leases: Sequence[Lease]) -> None:
-        await self._run(partial(recalling.answer, leases=leases))
-        self.recalls.ring()
-
-    def _lease(self, take: Callable[[Connection], Taken], connection: Connection) -> Taken:
-        """Jobs whose time is over are ended instead of being handed out."""
-        now, wall = self.store.now(), self._clock.wall()
-        house.expire(connection, EXPIRED_AT_ONCE, now, wall)
-        changes_at = [enter.enter_what_is_due(connection, now, wall), house.next_expiry(connection, wall)]
-        for _ in range(LOOKS_PAST_EXPIRED):
-            taken = take(connection)
-            jobs = jobs_of(connection, [int(message.body) for message in taken.messages], now)
-            over = [one for one in taken.messages if house.is_over(jobs[int(one.body)].job.expires_at, wall)]
-            if not over:
-                break
-            lanes_and_messages.ack(connection, QUEUE, [message.receipt for message in over], now, LOCK)
-            settle.end(connection, [message.seq for message in over], Status.EXPIRED, now, wall)
-            taken = replace(taken, messages=[message for message in taken.messages if message not in over])
-            if taken.messages:
-                break
-        else:
-            changes_at.append(wall)  # there are more of them
-        dues = [now + at - wall for at in changes_at if at is not None]
-        next_due = min(dues if taken.next_due is None else [*dues, taken.next_due], default=None)
-        return TakenJobs(taken.messages, next_due, taken.data_version, taken.codes_seen_to, jobs)
-
-    def _deliveries(self, taken: Taken, lease_until: float) -> list[Delivery]:
-        assert isinstance(taken, TakenJobs)
-        deliveries = []
-        for message in taken.messages:
-            delivery = self._delivery(message, lease_until)
-            state = taken.jobs[number_at(message.seq)]
-            job, delivery.terms, delivery.earlier = state.job, state.job.terms, state.attempts
-            delivery.due_at, delivery.expires_at = job.due_at, job.expires_at or 0.0
-            if job.payload is not None:
-                delivery.body, delivery.is_raw = job.payload, True
-            delivery.pointer = MessagePointer(
-                id=job.id,
-                mediation_target=job.target,
-                pool_code=job.pool,
-                message_group_id=job.group,
-                dispatch_mode=job.mode,
-                content_type=job.content_type,
-                headers=dict(job.headers) or None,
-            )
-            deliveries.append(delivery)
-        return deliveries

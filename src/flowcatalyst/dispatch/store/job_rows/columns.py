@@ -21,19 +21,22 @@ from flowcatalyst.queues.embedded.lanes import encode
 
 QUEUE: Final = "jobs"
 
-# Until when a lane is locked that nobody leases: for ever while its group is held, else as its first message says, and
-# as long as somebody acts on what was recalled.
+# Until when a lane is locked that nobody leases: for ever while its group is held or its first job is of a subscription
+# that is paused, else as its first message says, and as long as somebody acts on what was recalled.
 LOCK: Final = """
     CASE WHEN EXISTS (SELECT 1 FROM groups WHERE name = l.grp AND held_since IS NOT NULL) THEN 9e999
+    WHEN EXISTS (SELECT 1 FROM paused_subscriptions) AND EXISTS (
+      SELECT 1 FROM jobs AS j CROSS JOIN paused_subscriptions AS p ON p.code = j.subscription AND p.paused
+      WHERE j.number = (SELECT seq FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1) & 2199023255551) THEN 9e999
     WHEN l.recalled_until IS NULL THEN (SELECT visible_at FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1)
     ELSE max(l.recalled_until,
       ifnull((SELECT visible_at FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1), 0)) END"""
 
 _COLUMNS: Final = (
     "number, id, kind, code, target, content_type, headers, grp, sequence, mode, pool, timeout_s, max_retries, delays, "
-    "scheduled_for, expires_at, idempotency_key, metadata, created_at, payload"
+    "scheduled_for, expires_at, idempotency_key, metadata, created_at, payload, subscription"
 )
-_STATE: Final = "status, attempts, failures, next_attempt_at, finished_at, last_error"
+_STATE: Final = "status, attempts, failures, next_attempt_at, finished_at, last_error, position"
 # A router has the job `j` in hand: its message belongs to a lease of its lane that goes on.
 IS_LEASED: Final = """
     EXISTS (SELECT 1 FROM messages AS m CROSS JOIN lanes AS l ON l.id = m.lane
@@ -43,7 +46,7 @@ SELECTED: Final = (
     ", ".join(f"j.{name}" for name in f"{_COLUMNS}, {_STATE}".split(", ")) + f", j.finished_at IS NULL AND {IS_LEASED}"
 )
 SELECT: Final = f"SELECT {SELECTED} FROM jobs AS j"
-INSERT: Final = f"INSERT INTO jobs ({_COLUMNS}, entered, status) VALUES ({', '.join('?' * 21)}, 'PENDING')"
+INSERT: Final = f"INSERT INTO jobs ({_COLUMNS}, entered, status) VALUES ({', '.join('?' * 22)}, 'PENDING')"
 
 Row = tuple[Any, ...]
 
@@ -70,6 +73,7 @@ def row_of(number: int, job: Job) -> Row:
         encode(job.metadata),
         job.created_at,
         job.payload,
+        job.subscription,
     )
 
 
@@ -92,10 +96,11 @@ def state_of(row: Row) -> JobState:
         metadata=msgspec.json.decode(row[17], type=dict[str, str]),
         created_at=row[18],
         payload=row[19],
+        subscription=row[20],
     )
-    stored, attempts, failures, next_attempt_at, finished_at, last_error, is_leased = row[20:27]
+    stored, attempts, failures, next_attempt_at, finished_at, last_error, place, is_leased = row[21:29]
     status = Status.QUEUED if is_leased else Status(stored)
-    return JobState(job, status, attempts, failures, next_attempt_at, finished_at, last_error)
+    return JobState(job, status, attempts, failures, next_attempt_at, finished_at, last_error, place)
 
 
 _BY_ID: Final = f"{SELECT} WHERE j.id = :id"

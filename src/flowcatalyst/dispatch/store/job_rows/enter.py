@@ -2,11 +2,13 @@
 
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from flowcatalyst.dispatch.job import Job, JobState, Status, position
+from flowcatalyst.dispatch.job import Job, JobState, Status, position, sequence_at
 from flowcatalyst.dispatch.store.contract import Created
 from flowcatalyst.dispatch.store.job_rows.columns import INSERT, QUEUE, SELECT, refresh, row_of, state_of
+from flowcatalyst.dispatch.store.job_rows.pause import paused_of
 from flowcatalyst.queues.embedded import jobs as lanes_and_messages
 from flowcatalyst.queues.embedded import lanes
 from flowcatalyst.queues.embedded.lanes import encode
@@ -17,9 +19,15 @@ _BY_KEY: Final = f"{SELECT} WHERE j.idempotency_key = :key"
 _INSERT_METADATA: Final = "INSERT INTO job_metadata (name, value, job) VALUES (?, ?, ?)"
 
 
-def create(connection: sqlite3.Connection, jobs: Sequence[Job], now: float, wall: float) -> list[Created]:
-    """Keep new jobs and let those in whose time has come."""
+def create(
+    connection: sqlite3.Connection, jobs: Sequence[Job], now: float, wall: float, *, behind: bool = False
+) -> list[Created]:
+    """Keep new jobs and let those in whose time has come.
+
+    `behind`: each stands behind all that its group has waiting, those before it in `jobs` among them.
+    """
     created: list[Created] = []
+    last: dict[str, int] = {}  # the highest sequence, by group
     entering: list[tuple[int, Job]] = []
     for number, job in enumerate(jobs, lanes.new_numbers(connection, len(jobs), now)):
         if job.idempotency_key is not None:
@@ -27,6 +35,10 @@ def create(connection: sqlite3.Connection, jobs: Sequence[Job], now: float, wall
             if known is not None:
                 created.append(Created(state_of(known), repeated=True))
                 continue
+        if behind and (group := job.lane) is not None:
+            highest = last[group] if group in last else _last_in(connection, group)
+            last[group] = max(job.sequence, highest)
+            job = replace(job, sequence=last[group])
         enters = job.scheduled_for is None or job.scheduled_for <= wall
         connection.execute(INSERT, (*row_of(number, job), enters))
         if job.metadata:
@@ -38,10 +50,21 @@ def create(connection: sqlite3.Connection, jobs: Sequence[Job], now: float, wall
     return created
 
 
+_LAST: Final = f"""
+    SELECT seq FROM messages WHERE lane = (SELECT id FROM lanes WHERE queue = '{QUEUE}' AND name = ?)
+    ORDER BY seq DESC LIMIT 1"""
+
+
+def _last_in(connection: sqlite3.Connection, group: str) -> int:
+    """The highest sequence that a group has waiting."""
+    found = connection.execute(_LAST, (encode(group),)).fetchone()
+    return 0 if found is None else sequence_at(found[0])
+
+
 _OF_NOBODY: Final = """
     SELECT DISTINCT l.id FROM json_each(?) AS asked
     CROSS JOIN messages AS m ON m.seq = asked.value CROSS JOIN lanes AS l ON l.id = m.lane
-    WHERE l.name IS NOT NULL AND l.owner IS NULL"""
+    WHERE l.owner IS NULL"""
 
 
 def _enter(connection: sqlite3.Connection, entering: Sequence[tuple[int, Job]], now: float, wall: float) -> None:
@@ -54,8 +77,10 @@ def _enter(connection: sqlite3.Connection, entering: Sequence[tuple[int, Job]], 
     ]
     lanes_and_messages.insert(connection, QUEUE, rows, wall)
     # One that comes in front of what its lane waits for may start before that, and decides which pool it is for. A
-    # group may be held before it has a lane.
-    places = encode([row.seq for row in rows if row.group is not None])
+    # group may be held before it has a lane, and a subscription paused.
+    paused = paused_of(connection, {job.subscription for _, job in entering if job.subscription is not None})
+    alone = {number for number, job in entering if job.lane is None and job.subscription in paused}
+    places = encode([row.seq for row in rows if row.group is not None or row.number in alone])
     refresh(connection, {lane for (lane,) in connection.execute(_OF_NOBODY, (places,))}, now)
 
 

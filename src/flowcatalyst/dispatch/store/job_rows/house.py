@@ -6,6 +6,7 @@ from typing import Final
 import msgspec
 
 from flowcatalyst.dispatch.job import Status, position
+from flowcatalyst.dispatch.store.job_rows import positions
 from flowcatalyst.dispatch.store.job_rows.columns import IS_LEASED, LOCK, QUEUE
 from flowcatalyst.dispatch.store.job_rows.settle import end
 from flowcatalyst.queues.embedded import lanes
@@ -35,7 +36,8 @@ def next_expiry(connection: sqlite3.Connection, wall: float) -> float | None:
 
 
 _OLD: Final = """
-    SELECT number, metadata FROM jobs WHERE finished_at IS NOT NULL AND finished_at < ? ORDER BY finished_at LIMIT ?"""
+    SELECT number, metadata, grp FROM jobs WHERE finished_at IS NOT NULL AND finished_at < ?
+    ORDER BY finished_at LIMIT ?"""
 _FORGET: Final = (
     "DELETE FROM attempts WHERE job IN (SELECT value FROM json_each(?))",
     "DELETE FROM actions WHERE job IN (SELECT value FROM json_each(?))",
@@ -47,13 +49,14 @@ _FORGET_METADATA: Final = "DELETE FROM job_metadata WHERE name = ? AND value = ?
 def drop_finished(connection: sqlite3.Connection, before: float, limit: int) -> int:
     """Forget the jobs that were finished first, with all that is known of them; how many."""
     old = connection.execute(_OLD, (before, limit)).fetchall()
-    for number, metadata in old:
+    for number, metadata, _ in old:
         if metadata != "{}":
             items = msgspec.json.decode(metadata, type=dict[str, str]).items()
             connection.executemany(_FORGET_METADATA, [(*item, number) for item in items])
-    numbers = encode([number for number, _ in old])
+    numbers = encode([number for number, _, _ in old])
     for statement in _FORGET:
         connection.execute(statement, (numbers,))
+    positions.forget(connection, {group for _, _, group in old if group is not None}, before)
     return len(old)
 
 

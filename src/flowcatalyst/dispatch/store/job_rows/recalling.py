@@ -15,6 +15,12 @@ GRAIN_S: Final = 1e-6  # tells two recalls of the same moment apart
 _LANES: Final = """
     SELECT DISTINCT m.lane FROM json_each(?) AS asked CROSS JOIN jobs AS j ON j.id = asked.value
     CROSS JOIN messages AS m ON m.seq = (j.sequence << 41 | j.number)"""
+# Of what routers have in hand, which is bounded.
+_OF_SUBSCRIPTION: Final = """
+    SELECT l.id FROM lanes AS l INDEXED BY leased_lanes
+    WHERE l.owner IS NOT NULL AND l.due > :now AND (
+      SELECT subscription FROM jobs WHERE number = (
+        SELECT seq FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1) & 2199023255551) = :subscription"""
 _LEASED: Final = """
     SELECT id, ifnull(recalled_until, 0) FROM lanes
     WHERE id IN (SELECT value FROM json_each(:lanes)) AND owner IS NOT NULL AND due > :now ORDER BY id"""
@@ -23,12 +29,20 @@ _ASK: Final = """
 
 
 def ask(
-    connection: sqlite3.Connection, jobs: Sequence[str], group: str | None, now: float, wall: float
+    connection: sqlite3.Connection,
+    jobs: Sequence[str],
+    group: str | None,
+    subscription: str | None,
+    now: float,
+    wall: float,
 ) -> Recall[float]:
-    """Ask the lanes of these jobs and of a group back, as far as they are in somebody's hands."""
+    """Ask the lanes of these jobs, of a group and of a subscription back, as far as they are in somebody's hands."""
     lanes = {lane for (lane,) in connection.execute(_LANES, (encode(list(jobs)),))}
     if group is not None:
         lanes |= lanes_of(connection, group)
+    if subscription is not None:
+        of_it = connection.execute(_OF_SUBSCRIPTION, {"subscription": subscription, "now": now})
+        lanes |= {lane for (lane,) in of_it}
     leased = connection.execute(_LEASED, {"lanes": encode(sorted(lanes)), "now": now}).fetchall()
     until = max([now + RECALL_LOCK_S, *(before + GRAIN_S for _, before in leased)])
     recall = Recall(tuple(lane for lane, _ in leased), until)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from flowcatalyst.core.message import Attempt, Delivery, Settled
 from flowcatalyst.dispatch.job import Status, number_at
+from flowcatalyst.dispatch.store.job_rows import positions
 from flowcatalyst.dispatch.store.job_rows.columns import LOCK, QUEUE, refresh
 from flowcatalyst.queues.embedded import jobs as lanes_and_messages
 from flowcatalyst.queues.embedded.lanes import encode
@@ -22,7 +23,7 @@ _COMPLETE: Final = """
     WHERE number IN (SELECT value FROM json_each(:numbers))"""
 _FAIL: Final = """
     UPDATE jobs SET status = CASE WHEN ? THEN 'ERROR' ELSE status END, attempts = attempts + 1, failures = ?,
-      last_error = ?
+      last_error = ?, position = ifnull(position, ?)
     WHERE number = ?"""
 _WAIT: Final = "UPDATE jobs SET next_attempt_at = ? WHERE number = ?"
 _PARK: Final = "UPDATE jobs SET status = 'ERROR', next_attempt_at = NULL WHERE number = ?"
@@ -42,9 +43,11 @@ def ack(connection: sqlite3.Connection, deliveries: Sequence[Delivery], now: flo
     left = {seq for (seq,) in connection.execute(_LEFT, (encode([receipt.seq for receipt in receipts]),))}
     results = [Settled.GONE if one.seq in left else result for one, result in zip(receipts, settled, strict=True)]
     delivered = _settled(deliveries, results)
-    unfinished = [number for (number,) in connection.execute(_UNFINISHED, (encode(list(delivered)),))]
-    connection.execute(_COMPLETE, {"numbers": encode(unfinished), "wall": wall})
-    _record(connection, [delivered[number] for number in unfinished])
+    unfinished = {number for (number,) in connection.execute(_UNFINISHED, (encode(list(delivered)),))}
+    connection.execute(_COMPLETE, {"numbers": encode(list(unfinished)), "wall": wall})
+    completed = [delivery for number, delivery in delivered.items() if number in unfinished]
+    _record(connection, completed)
+    positions.note_delivered(connection, completed, wall)
     return results
 
 
@@ -65,7 +68,8 @@ def nack(
         attempt = delivery.attempt
         if attempt is not None:
             outcome = attempt.outcome
-            connection.execute(_FAIL, (outcome.counts, delivery.failures, outcome.detail, number))
+            begun_at = delivery.position or None  # it keeps that
+            connection.execute(_FAIL, (outcome.counts, delivery.failures, outcome.detail, begun_at, number))
         failed = attempt is not None and attempt.outcome.counts
         if isinf(delay_s):
             connection.execute(_PARK, (number,))

@@ -84,6 +84,7 @@ def _walk(connection: sqlite3.Connection, which: Filter, cursor: int | None) -> 
     if which.status is Status.IN_PROGRESS:
         return None  # nothing tells it from one that is QUEUED
     equal = {"grp": which.group, "code": which.code, "kind": which.kind, "mode": which.mode, "pool": which.pool}
+    equal["subscription"] = which.subscription
     parameters: dict[str, Any] = {name: value for name, value in equal.items() if value is not None}
     conditions = [f"j.{name} = :{name}" for name in parameters]
     parameters["before"] = sys.maxsize if cursor is None else cursor
@@ -133,6 +134,10 @@ _BY_METADATA: Final = """
     ORDER BY job DESC"""
 _BY_LEASE: Final = f"SELECT number FROM ({_IN_HAND}) WHERE number < :before ORDER BY number DESC"
 _BY_GROUP: Final = _by("jobs_by_group", "grp = :grp")
+_BY_SUBSCRIPTION: Final = _by(
+    "unfinished_of_subscription",
+    "subscription = :subscription AND subscription IS NOT NULL AND finished_at IS NULL",
+)
 _BY_CODE: Final = _by("jobs_by_code", "code = :code")
 _PARKED: Final = _by("parked_jobs", "status = 'ERROR' AND next_attempt_at IS NULL")
 _UNFINISHED: Final = _by("unfinished_jobs", "status = :status AND finished_at IS NULL")
@@ -150,6 +155,7 @@ def _numbers(which: Filter) -> str:
         (which.status is Status.QUEUED, _BY_LEASE),
         (bool(which.metadata), _BY_METADATA),
         (which.group is not None, _BY_GROUP),
+        (which.subscription is not None and unfinished, _BY_SUBSCRIPTION),
         (which.parked is True, _PARKED),
         (unfinished and in_order, _UNFINISHED_IN_ORDER),
         (which.status is Status.ERROR, _UNFINISHED),

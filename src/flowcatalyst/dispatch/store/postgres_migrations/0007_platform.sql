@@ -78,11 +78,11 @@ END $$;
 CREATE FUNCTION next_revision() RETURNS bigint LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
-  next bigint;
+  grown bigint;
 BEGIN
-  UPDATE catalog_revision AS r SET revision = r.revision + 1 RETURNING r.revision INTO next;
+  UPDATE catalog_revision AS r SET revision = r.revision + 1 RETURNING r.revision INTO grown;
   PERFORM pg_notify('flowcatalyst_' || current_schema(), 'catalog');
-  RETURN next;
+  RETURN grown;
 END $$;
 
 -- The new entry; nothing if the code is taken.

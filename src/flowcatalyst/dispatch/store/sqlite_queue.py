@@ -1,0 +1,126 @@
+"""The jobs of a SQLite file as a queue."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from sqlite3 import Connection
+from typing import Final, TypeVar
+
+from flowcatalyst.core.message import Delivery, MessagePointer, Settled
+from flowcatalyst.dispatch.job import JobState, Status, number_at
+from flowcatalyst.dispatch.stamp import JobStamp, SecretsOf, no_secrets
+from flowcatalyst.dispatch.store.job_rows import enter, house, recalling, settle
+from flowcatalyst.dispatch.store.job_rows.columns import LOCK, QUEUE, jobs_of
+from flowcatalyst.dispatch.store.job_rows.positions import Positions
+from flowcatalyst.dispatch.store.job_rows.positions import give as give_positions
+from flowcatalyst.queues.embedded import jobs as lanes_and_messages
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore, storage_errors_as_queue_errors
+from flowcatalyst.queues.embedded.take import Taken
+from flowcatalyst.queues.recalls import Lease, RecalledLeases
+
+T = TypeVar("T")
+
+EXPIRED_AT_ONCE: Final = 200  # jobs that one look for others ends
+RECALL_POLL_S: Final = 0.2  # how soon another process is heard
+LOOKS_PAST_EXPIRED: Final = 10  # how often one look goes on after it met nothing but jobs whose time is over
+
+
+@dataclass(slots=True, frozen=True)
+class TakenJobs(Taken):
+    """What one look gave, with the jobs that the messages stand for."""
+
+    jobs: Mapping[int, JobState] = field(default_factory=dict)
+    positions: Positions = field(default_factory=Positions)
+
+
+class SqliteJobQueue(EmbeddedQueue):
+    """The jobs of a file as a queue. What is acked is completed; with each settlement goes its attempt."""
+
+    def __init__(self, store: EmbeddedStore, *, poll_interval_s: float = 0.1, long_poll_s: float = 1.0) -> None:
+        super().__init__(store, QUEUE, poll_interval_s=poll_interval_s, long_poll_s=long_poll_s)
+        self.recalls = RecalledLeases()
+        self.secrets_of: SecretsOf = no_secrets  # of subscriptions, for who has a catalog
+
+    async def change(self, job: Callable[[Connection], T]) -> T:
+        """Change the jobs, and let those look again who wait for some."""
+        return await self._run(partial(self._store_if_found, job))
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
+        now, wall = self.store.now(), self._clock.wall()
+        job = partial(settle.ack, deliveries=tuple(deliveries), now=now, wall=wall)
+        return await self._run(job) if deliveries else []
+
+    async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
+        now, wall = self.store.now(), self._clock.wall()
+        job = partial(settle.nack, deliveries=tuple(deliveries), now=now, wall=wall, delay_s=delay_s)
+        return await self._run(partial(job, unlock=unlock)) if deliveries else []
+
+    async def recalled(self, wait_s: float) -> Sequence[Lease]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + wait_s
+        while True:
+            news = self.recalls.news
+            with storage_errors_as_queue_errors():
+                leases = await self.store.writer.read(partial(recalling.recalled, owner=self.store.owner))
+            self.recalls.note(leases, loop.time())
+            if leases or (left_s := until - loop.time()) <= 0:
+                return leases
+            await self.recalls.wait(news, min(left_s, RECALL_POLL_S))
+
+    def is_recalled(self, delivery: Delivery) -> bool:
+        return self.recalls.have(delivery.receipt.lane, delivery.receipt.epoch)
+
+    async def returned(self, leases: Sequence[Lease]) -> None:
+        await self._run(partial(recalling.answer, leases=leases))
+        self.recalls.ring()
+
+    def _lease(self, take: Callable[[Connection], Taken], connection: Connection) -> Taken:
+        """Jobs whose time is over are ended instead of being handed out."""
+        now, wall = self.store.now(), self._clock.wall()
+        house.expire(connection, EXPIRED_AT_ONCE, now, wall)
+        changes_at = [enter.enter_what_is_due(connection, now, wall), house.next_expiry(connection, wall)]
+        for _ in range(LOOKS_PAST_EXPIRED):
+            taken = take(connection)
+            jobs = jobs_of(connection, [int(message.body) for message in taken.messages], now)
+            over = [one for one in taken.messages if house.is_over(jobs[int(one.body)].job.expires_at, wall)]
+            if not over:
+                break
+            lanes_and_messages.ack(connection, QUEUE, [message.receipt for message in over], now, LOCK)
+            settle.end(connection, [message.seq for message in over], Status.EXPIRED, now, wall)
+            taken = replace(taken, messages=[message for message in taken.messages if message not in over])
+            if taken.messages:
+                break
+        else:
+            changes_at.append(wall)  # there are more of them
+        dues = [now + at - wall for at in changes_at if at is not None]
+        next_due = min(dues if taken.next_due is None else [*dues, taken.next_due], default=None)
+        positions = give_positions(connection, taken.messages, jobs, wall)
+        return TakenJobs(taken.messages, next_due, taken.data_version, taken.codes_seen_to, jobs, positions)
+
+    def _deliveries(self, taken: Taken, lease_until: float) -> list[Delivery]:
+        assert isinstance(taken, TakenJobs)
+        deliveries = []
+        for message in taken.messages:
+            delivery = self._delivery(message, lease_until)
+            number = number_at(message.seq)
+            state = taken.jobs[number]
+            job, delivery.terms, delivery.earlier = state.job, state.job.terms, state.attempts
+            delivery.due_at, delivery.expires_at = job.due_at, job.expires_at or 0.0
+            if job.payload is not None:
+                delivery.body, delivery.is_raw = job.payload, True
+            delivery.pointer = MessagePointer(
+                id=job.id,
+                mediation_target=job.target,
+                pool_code=job.pool,
+                message_group_id=job.group,
+                dispatch_mode=job.mode,
+                content_type=job.content_type,
+                headers=dict(job.headers) or None,
+            )
+            if job.lane is not None or job.subscription is not None:
+                group = None if job.lane is None else taken.positions.groups[message.lane]
+                delivery.position = 0 if group is None else taken.positions.of_jobs[number]
+                delivery.stamp = JobStamp(group, job.subscription, self.secrets_of)
+            deliveries.append(delivery)
+        return deliveries

@@ -3,19 +3,16 @@
 import asyncio
 import random
 import signal
-import sys
-from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from asyncio.subprocess import Process
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.errors import StorageError
-from flowcatalyst.core.message import Attempt, Delivery, DispatchMode, ErrorKind, Outcome, Result, Settled
-from flowcatalyst.dispatch.job import Job, NewJob, Status, new_job
+from flowcatalyst.core.message import Attempt, Delivery, DispatchMode, Settled
+from flowcatalyst.dispatch.job import Job, Status
 from flowcatalyst.dispatch.store import postgres_rows
 from flowcatalyst.dispatch.store.contract import Cancel, Filter
 from flowcatalyst.dispatch.store.postgres import PostgresJobStore
@@ -24,68 +21,24 @@ from flowcatalyst.queues.postgres.lanes import open_queue
 from flowcatalyst.queues.postgres.migrations import LANES
 from flowcatalyst.storage.postgres import PostgresPool
 from flowcatalyst.storage.postgres_migrations import PostgresMigrations
-from tests.servers.postgres import PostgresServer
-from tests.support.postgres import Bench, assert_consistent, server
+from tests.support.postgres import assert_consistent, server
+from tests.support.postgres_jobs import DELIVERED, FAILED, PATIENCE_S, Jobs, jobs, take
 from tests.support.tcp_proxy import tcp_proxy
 
-__all__ = ["server"]
+__all__ = ["jobs", "server"]
 
 BLOCK, NEXT = DispatchMode.BLOCK_ON_ERROR, DispatchMode.NEXT_ON_ERROR
-PATIENCE_S = 60.0
 CREATING = 2  # the version whose functions make jobs
-DELIVERED = Outcome(Result.SUCCESS, status=200)
-FAILED = Outcome(Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR, status=500, detail="it broke")
-
-
-class Jobs:
-    """A schema of its own, and stores on it as processes have them."""
-
-    def __init__(self, bench: Bench) -> None:
-        self.bench = bench
-        self.clock = SystemClock()
-        self._stores: list[PostgresJobStore] = []
-
-    async def store(self, **changes: Any) -> PostgresJobStore:
-        store = PostgresJobStore(self.bench.database(**changes), self.clock)
-        await store.open()
-        self._stores.append(store)
-        return store
-
-    def job(self, name: str, group: str | None, mode: DispatchMode = BLOCK, **more: Any) -> Job:
-        asked = NewJob(code="test", target_url="http://127.0.0.1:9/", message_group=group, mode=mode, **more)
-        return new_job(asked, name, self.clock.wall())
-
-    @asynccontextmanager
-    async def worker(self) -> AsyncIterator[Process]:
-        command = (sys.executable, "-m", "tests.support.job_worker", str(self.bench.server.port), self.bench.schema)
-        worker = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE)
-        try:
-            yield worker
-        finally:
-            if worker.returncode is None:
-                worker.kill()
-            await worker.wait()
-
-    async def close(self) -> None:
-        for store in self._stores:
-            await store.close()
-        await self.bench.close()
-
-
-@pytest.fixture
-async def jobs(server: PostgresServer) -> AsyncIterator[Jobs]:
-    jobs = Jobs(Bench(server))
-    yield jobs
-    await jobs.close()
-
-
-async def take(store: PostgresJobStore, count: int) -> list[Delivery]:
-    """As many jobs, which have to come in time."""
-    taken: list[Delivery] = []
-    async with asyncio.timeout(PATIENCE_S):
-        while len(taken) < count:
-            taken += await store.queue.receive(count - len(taken), 1.0)
-    return taken
+RECALLING = 6  # the version that came with the lanes of version 7
+PLATFORM = 7  # the version that came with the lanes of today
+ACCEPTING = 8  # the version whose functions know subscriptions
+# How jobs were made before that.
+_CREATE_OF_OLD = """
+    SELECT create_jobs($1, $2, $3, $4, $4, $4, $4, array_fill('[]'::text, ARRAY[$7::integer]), $5, $6,
+      array_fill('BLOCK_ON_ERROR'::text, ARRAY[$7]), $4, array_fill(30.0::float8, ARRAY[$7]), $6,
+      array_fill('{1}'::text, ARRAY[$7]), array_fill(NULL::float8, ARRAY[$7]),
+      array_fill(NULL::float8, ARRAY[$7]), NULL,
+      array_fill('{}'::text, ARRAY[$7]), array_fill($2::float8, ARRAY[$7]), array_fill(''::bytea, ARRAY[$7]), '{}', '{}')"""
 
 
 def names(deliveries: list[Delivery]) -> list[str]:
@@ -254,23 +207,31 @@ async def test_tables_of_a_newer_version_are_refused_with_one_sentence(jobs: Job
     await store.close()
 
 
+async def create_of_old(connection: Any, queue: int, wall: float, jobs: list[Job]) -> None:
+    """One after the other in order, of which only id and group count."""
+    ids, groups, count = [job.id for job in jobs], [job.group for job in jobs], len(jobs)
+    await connection.execute(_CREATE_OF_OLD, queue, wall, ids, ["TASK"] * count, groups, [99] * count, count)
+
+
 @pytest.mark.parametrize("version", range(1, len(JOBS.steps)))
 async def test_jobs_in_tables_of_every_older_version_are_delivered_and_can_be_recalled(
     jobs: Jobs, version: int
 ) -> None:
-    """The lanes are those of the version before recalls, with jobs in hand if there are functions that make them."""
-    parts = [PostgresMigrations("lanes", LANES.steps[:6]), PostgresMigrations("jobs", JOBS.steps[:version])]
+    """The lanes are those that came with it, with jobs in hand if there are functions that make them."""
+    lanes = LANES.steps[: 6 if version < RECALLING else 7 if version < PLATFORM else len(LANES.steps)]
+    parts = [PostgresMigrations("lanes", lanes), PostgresMigrations("jobs", JOBS.steps[:version])]
     old = PostgresPool(jobs.bench.database(), parts)
     queue = await old.run(partial(open_queue, name=postgres_rows.QUEUE))
-    made = [jobs.job("a1", "a"), jobs.job("a2", "a")]
+    made = [jobs.job("a1", "a"), jobs.job("a2", "a"), jobs.job("a3", "a")]
+    create = postgres_rows.create if version >= ACCEPTING else create_of_old
     if version >= CREATING:
-        await old.run(partial(postgres_rows.create, queue=queue, wall=jobs.clock.wall(), jobs=made))
+        await old.run(partial(create, queue=queue, wall=jobs.clock.wall(), jobs=made))
     await old.close()
     store = await jobs.store()
     if version < CREATING:
         await store.create(made)
     held = await store.queue.receive(10, 0)
-    assert [one.pointer.id for one in held] == ["a1", "a2"]
+    assert [(one.pointer.id, one.position) for one in held] == [("a1", 1), ("a2", 2), ("a3", 3)]
     recall = await store.recall(["a2"])
     leases = await store.queue.recalled(PATIENCE_S)
     await store.queue.nack(held[1:], 0.0)
@@ -280,3 +241,7 @@ async def test_jobs_in_tables_of_every_older_version_are_delivered_and_can_be_re
     await store.end_recall(recall)
     assert await store.queue.ack(held[:1]) == [Settled.OK]
     assert [(await store.find(name)).status for name in ("a1", "a2")] == [Status.COMPLETED, Status.CANCELLED]
+    await store.create([replace(jobs.job("a4", "a"), subscription="s")])
+    await store.set_paused("s", paused=True)
+    assert await store.settle_pauses(10) == 1
+    assert names(await store.queue.receive(10, 0)) == ["a3"]

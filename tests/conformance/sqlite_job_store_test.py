@@ -48,6 +48,19 @@ COUNTS: Final = (
     ),
     ("SELECT count(*) FROM actions", "SELECT count(*) FROM actions JOIN jobs ON number = job"),
     ("SELECT id FROM lanes ORDER BY id", "SELECT DISTINCT lane FROM messages ORDER BY lane"),
+    # Once a walk is over, no lane is ready that begins with a job of a paused subscription.
+    (
+        "SELECT 0",
+        """SELECT count(*) FROM lanes AS l JOIN messages AS m ON m.lane = l.id
+        AND m.seq = (SELECT min(seq) FROM messages WHERE lane = l.id) JOIN jobs AS j ON j.number = m.seq & 2199023255551
+        JOIN paused_subscriptions AS p ON p.code = j.subscription AND p.paused AND p.walked_to IS NULL
+        WHERE l.due IS NULL""",
+    ),
+    (
+        "SELECT 0",
+        """SELECT count(*) FROM jobs AS j JOIN group_positions AS p ON p.name = json_quote(j.grp)
+        WHERE j.position > p.given""",
+    ),
 )
 
 

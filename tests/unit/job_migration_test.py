@@ -10,10 +10,15 @@ import pytest
 from flowcatalyst.core.errors import QueueUnavailableError, StorageError
 from flowcatalyst.dispatch.job import Status
 from flowcatalyst.dispatch.store.contract import Filter, Retry
+from flowcatalyst.dispatch.store.platform_contract import EntryKind, EventFilter
 from flowcatalyst.dispatch.store.sqlite import STEPS, SqliteJobStore
+from tests.conformance.job_bench import BLOCK, take
+from tests.conformance.pause_suite import settle
+from tests.conformance.position_suite import deliver_next, said
 from tests.conformance.sqlite_job_store_test import SqliteJobBench, counts_are_right
 
 DATA = Path(__file__).parent / "data"
+FIRST_WITH_EVENTS = 7
 ODD = "b ü/\n"  # the name of a group
 
 
@@ -97,6 +102,42 @@ async def test_a_job_that_had_left_its_group_before_is_held_with_it(
     for name in ("n", "c"):
         await store.release(name, "ann")
     assert sorted(await bench.finish(store)) == ["c1", "c2", "n1", "n2"]
+
+
+async def test_an_old_file_takes_events_and_pauses(bench: SqliteJobBench, store: SqliteJobStore) -> None:
+    known = [kept.event.id for kept in (await store.events(EventFilter(), 10)).items]
+    if not known:  # it is older than the first of them
+        assert await store.entries(EntryKind.SUBSCRIPTION) == []
+        await store.add(EntryKind.SUBSCRIPTION, "s", "{}")
+        await store.set_paused("s", paused=True)
+    await bench.finish(store)
+    jobs = [bench.job(name, "s:g", BLOCK, subscription="s") for name in ("s1", "s2")]
+    accepted = await store.accept([(bench.event("new", deduplication_id="d2"), jobs)])
+    assert [(one.kept.jobs, one.repeated) for one in accepted] == [(2, False)]
+    await settle(store)
+    assert await take(store) == []
+    await store.set_paused("s", paused=False)
+    await settle(store)
+    assert await deliver_next(bench, store, 2) == ["s1 1/0", "s2 2/1"]
+    assert await store.count(Filter(subscription="s"), 10) == 2
+    await bench.audit(store)
+
+
+async def test_what_a_newer_version_kept_besides_jobs_is_there(
+    bench: SqliteJobBench, store: SqliteJobStore, request: pytest.FixtureRequest
+) -> None:
+    since = request.node.callspec.params["bench"]
+    if since < FIRST_WITH_EVENTS:
+        assert (await store.events(EventFilter(), 10)).items == []
+        return
+    (kept,) = (await store.events(EventFilter(group="g ü"), 10)).items
+    assert (kept.event.id, bytes(kept.event.data), kept.created_at) == ("e1", b'{ "n": 1 }', 1_000_000.0)
+    (again,) = await store.accept([(bench.event("e2", deduplication_id="d1"), [])])
+    assert (again.repeated, again.kept) == (True, kept)
+    (entry,) = await store.entries(EntryKind.SUBSCRIPTION)
+    assert (entry.code, entry.revision, await store.revision()) == ("s", 1, 3)
+    first, *_ = [one for one in await take(store) if one.pointer.id == "l1"]
+    assert said(first) == "6/3"  # 4 and 5 were given to what a router had in hand when it was killed
 
 
 async def test_a_file_of_jobs_of_a_newer_version_is_refused(tmp_path: Path, bench: SqliteJobBench) -> None:

@@ -12,7 +12,22 @@ import pytest
 from flowcatalyst.core.message import Attempt, DispatchMode, Outcome, Result
 from flowcatalyst.dispatch.job import Status
 from flowcatalyst.dispatch.store.contract import Cancel, Change, Filter, Retry
-from flowcatalyst.dispatch.store.job_rows import act, columns, enter, groups, house, look, settle, walk
+from flowcatalyst.dispatch.store.job_rows import (
+    act,
+    catalog,
+    columns,
+    enter,
+    events,
+    groups,
+    house,
+    look,
+    pause,
+    positions,
+    recalling,
+    settle,
+    walk,
+)
+from flowcatalyst.dispatch.store.platform_contract import EntryKind, EventFilter
 from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
 from tests.conformance.job_bench import BLOCK, IMMEDIATE, NEXT, PARKED
 from tests.conformance.sqlite_job_store_test import SqliteJobBench
@@ -41,7 +56,7 @@ async def a_store(folder: Path, size: int) -> tuple[SqliteJobBench, SqliteJobSto
 
 def statements() -> list[str]:
     """All that these modules say to the database, but for what moves with the lists."""
-    modules = (act, columns, enter, groups, house, look, settle)
+    modules = (act, catalog, columns, enter, events, groups, house, look, pause, positions, recalling, settle)
     found = [
         value
         for module in modules
@@ -59,6 +74,7 @@ def plan_of(connection: sqlite3.Connection, statement: str) -> list[str]:
 
 
 BIG = {"jobs", "j", "messages", "m", "lanes", "l", "groups", "g", "attempts", "actions", "job_metadata"}
+BIG |= {"events", "e", "group_positions", "p"}
 
 
 async def test_no_statement_walks_a_whole_table_or_sorts(bench: SqliteJobBench) -> None:
@@ -78,6 +94,7 @@ FILTERS = {
     "nothing": Filter(),
     "group": Filter(group="g"),
     "code": Filter(code="x"),
+    "subscription": Filter(subscription="x", status=Status.PENDING),
     "metadata": Filter(metadata=(("t", "1"), ("u", "2"))),
     "parked": Filter(parked=True),
     "blocked": Filter(status=Status.PENDING, mode=BLOCK),
@@ -243,6 +260,100 @@ async def test_acting_and_looking_cost_the_same_with_many_jobs(tmp_path: Path) -
         await bench.close()
     few, many = found
     assert {name: (few[name], many[name]) for name in few if many[name] > few[name] * 1.3 + 50} == {}
+
+
+async def test_a_job_that_is_ordered_with_nothing_pays_nothing_for_positions_and_pauses(bench: SqliteJobBench) -> None:
+    store = await bench.store()
+    assert isinstance(store, SqliteJobStore)
+    await store.create([bench.job(f"x{n}") for n in range(20)])
+    told: list[str] = []
+
+    def work(connection: sqlite3.Connection) -> None:
+        connection.set_trace_callback(told.append)
+        now = store.queue.store.now()
+        taken = store.queue._lease(partial(take_20, store=store, now=now), connection)
+        deliveries = store.queue._deliveries(taken, now + 60)
+        assert len(deliveries) == 20
+        for delivery in deliveries:
+            delivery.attempt = Attempt(now, 1.0, Outcome(Result.SUCCESS))
+        settle.ack(connection, deliveries[:10], now, now)
+        settle.nack(connection, deliveries[10:], now, now, 5.0, unlock=False)
+        connection.set_trace_callback(None)
+
+    await store.queue.store.writer.run(work)
+    assert told
+    assert [statement for statement in told if "group_positions" in statement] == []
+
+
+async def pausing(bench: SqliteJobBench, store: SqliteJobStore, size: int) -> None:
+    """Very many jobs of a subscription that is paused, and as many groups with a position."""
+    for first in range(0, size, 1000):
+        numbers = range(first, min(first + 1000, size))
+        await store.create([bench.job(f"s{n}", f"s{n}", BLOCK, subscription="s") for n in numbers])
+
+    def give(connection: sqlite3.Connection) -> None:
+        connection.execute(
+            "INSERT INTO group_positions SELECT json_quote(grp), 1, 1, 0 FROM jobs WHERE subscription = 's'"
+        )
+
+    await store.queue.store.writer.run(give)
+    await store.set_paused("s", paused=True)
+    while await store.settle_pauses(1000):
+        pass
+
+
+async def test_a_job_costs_the_same_with_many_that_are_paused(tmp_path: Path) -> None:
+    costs = []
+    for size in (FEW, MANY):
+        bench, store = await a_store(tmp_path, size)
+        await pausing(bench, store, size)
+        costs.append(await cost(store, deliver(bench, store)))
+        await bench.close()
+    assert costs[1] < costs[0] * 1.2
+
+
+async def test_events_cost_the_same_with_many_others(tmp_path: Path) -> None:
+    found = []
+    for size in (FEW, MANY):
+        bench, store = await a_store(tmp_path, size)
+        await store.add(EntryKind.SUBSCRIPTION, "s", "{}")
+        for first in range(0, size, 1000):
+            numbers = range(first, min(first + 1000, size))
+            kept = [bench.event(f"e{n}", message_group=f"g{n % 9}", deduplication_id=f"d{n}") for n in numbers]
+            await store.accept([(event, ()) for event in kept])
+        wall = bench.wall()
+        jobs = [bench.job("s1", "s:g", BLOCK, subscription="s")]
+        new = [(bench.event("new"), jobs), (bench.event("again", deduplication_id="d7"), ())]
+        work: dict[str, Callable[..., Any]] = {
+            "accept": partial(events.accept, events=new, wall=wall),
+            "event": partial(events.event, event_id="e7"),
+            "page": partial(events.page, which=EventFilter(), limit=20, cursor=None),
+            "page of a group": partial(events.page, which=EventFilter(group="g1"), limit=20, cursor=None),
+            "in order": partial(
+                events.page, which=EventFilter(type="order.created"), limit=20, cursor=None, oldest_first=True
+            ),
+            "nothing of a group": partial(events.page, which=EventFilter(group="none"), limit=20, cursor=None),
+            "drop": lambda connection, now: events.drop(connection, 1e12, 20),
+        }
+        found.append({name: await cost(store, job) for name, job in work.items()})
+        await bench.close()
+    few, many = found
+    assert {name: (few[name], many[name]) for name in few if many[name] > few[name] * 1.3 + 50} == {}
+
+
+async def test_a_pause_goes_over_few_jobs_at_a_time(tmp_path: Path) -> None:
+    costs = []
+    for size in (FEW, MANY):
+        bench, store = await a_store(tmp_path, size)
+        await finish(store, size)
+        await pausing(bench, store, size)
+        await store.set_paused("s", paused=False)
+        costs.append(await cost(store, partial(pause.settle, limit=20, wall=bench.wall())))
+        costs.append(
+            await cost(store, partial(recalling.ask, jobs=(), group=None, subscription="s", wall=bench.wall()))
+        )
+        await bench.close()
+    assert (costs[2] < costs[0] * 1.2 + 50, costs[3] < costs[1] * 1.2 + 50) == (True, True)
 
 
 async def test_a_list_of_what_is_rare_or_not_there_ends_after_a_bounded_walk(tmp_path: Path) -> None:

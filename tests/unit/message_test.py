@@ -10,9 +10,11 @@ from flowcatalyst.core.errors import InvalidMessageError
 from flowcatalyst.core.message import (
     MAX_NAME_CHARS,
     MAX_TARGET_CHARS,
+    Delivery,
     DispatchMode,
     MediationType,
     MessagePointer,
+    adopt_receipt,
     check_pointer,
     encode_pointer,
     named_group,
@@ -297,3 +299,25 @@ def test_a_nul_in_a_name_is_refused_where_it_is_published_and_read_where_a_queue
     assert parse_pointer(body(messageGroupId="a\0b")).message_group_id == "a\0b"
     with pytest.raises(InvalidMessageError, match=r"^messageGroupId has a NUL character"):
         outgoing_of(parse_pointer(body(messageGroupId="a\0b")), None)
+
+
+class PlainStamp:
+    """Of one lease."""
+
+    def lines(self, delivery: Delivery, body: bytes, wall: float) -> str:
+        return ""
+
+    def delivered(self, delivery: Delivery) -> None: ...
+
+
+@pytest.mark.parametrize("tries", [0, 1])
+def test_a_message_that_is_shown_again_has_the_position_of_its_newest_lease_unless_a_request_told_another(
+    tries: int,
+) -> None:
+    owned, again = delivery("a"), delivery("a")
+    owned.position, owned.stamp, owned.tries = 4, PlainStamp(), tries
+    again.position, again.stamp = 7, PlainStamp()
+    newest = again if tries == 0 else owned
+    expected = newest.position, newest.stamp
+    adopt_receipt(owned, again)
+    assert (owned.position, owned.stamp) == expected

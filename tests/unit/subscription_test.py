@@ -137,6 +137,7 @@ def test_an_event_becomes_a_job_with_all_that_its_subscription_says() -> None:
         idempotency_key=None,
         metadata={"eventId": "e1", "subscription": "orders"},
         created_at=NOW,
+        subscription="orders",
     )
     assert json.loads(made.payload or b"")["data"] == {"total": 12}
 

@@ -323,6 +323,8 @@ def adopt_receipt(owned: Delivery, again: Delivery) -> None:
     owned.recalled = False  # that was said of the lease before
     if again.terms is not None:  # its queue keeps its attempts, and others may have made some
         owned.failures, owned.earlier = again.failures, again.earlier
+    if owned.tries == 0:  # what a request said of its place stays as it was said
+        owned.position, owned.stamp = again.position, again.stamp
 
 
 def was_changed(owned: Delivery, again: Delivery) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 
 from flowcatalyst.dispatch.event import Event
 from flowcatalyst.dispatch.job import Job
-from flowcatalyst.dispatch.store.job_rows import enter
+from flowcatalyst.dispatch.store.job_rows import enter, walk
 from flowcatalyst.dispatch.store.platform_contract import (
     EntryKind,
     EventAccepted,
@@ -24,7 +24,6 @@ from flowcatalyst.dispatch.store.platform_contract import (
 from flowcatalyst.queues.embedded import lanes
 from flowcatalyst.queues.embedded.lanes import encode
 
-SCANNED_AT_ONCE: Final = 5_000
 OUT_OF_TIME: Final = 1_000  # events around the ends of a span whose times may differ from their order
 
 Row = tuple[Any, ...]
@@ -156,7 +155,7 @@ def page(
     if cursor is not None:
         low, high = (max(low, cursor + 1), high) if oldest_first else (low, min(high, cursor - 1))
     walked = _numbers(parameters, oldest_first=oldest_first)
-    parameters |= {"low": low, "high": high, "scan": SCANNED_AT_ONCE, "limit": limit + 1}
+    parameters |= {"low": low, "high": high, "scan": walk.SCANNED_AT_ONCE, "limit": limit + 1}
     where = " AND ".join(conditions) or "1"
     rows = connection.execute(
         f"""SELECT {_SELECTED} FROM ({walked} LIMIT :scan) AS walked

@@ -37,7 +37,7 @@ _JOBS: Final = """
     WHERE subscription = :code AND subscription IS NOT NULL AND finished_at IS NULL AND number > :after
     ORDER BY number LIMIT :limit"""
 _LANES: Final = """
-    SELECT m.lane FROM json_each(?) AS asked CROSS JOIN messages AS m ON m.seq = asked.value ORDER BY asked.key"""
+    SELECT m.seq, m.lane FROM json_each(?) AS asked CROSS JOIN messages AS m ON m.seq = asked.value"""
 _WALKED: Final = "UPDATE paused_subscriptions SET walked_to = :to WHERE code = :code"
 _THROUGH: Final = "DELETE FROM paused_subscriptions WHERE code = ? AND NOT paused"
 
@@ -47,8 +47,9 @@ def settle(connection: sqlite3.Connection, limit: int, now: float, wall: float) 
     while (to_do := connection.execute(_TO_DO).fetchone()) is not None:
         code, paused, walked_to = to_do
         jobs = connection.execute(_JOBS, {"code": code, "after": walked_to, "limit": limit}).fetchall()
-        places = encode([position(sequence, number) for number, sequence in jobs])
-        lanes = dict.fromkeys(lane for (lane,) in connection.execute(_LANES, (places,)))
+        places = [position(sequence, number) for number, sequence in jobs]
+        lane_of = dict(connection.execute(_LANES, (encode(places),)).fetchall())
+        lanes = dict.fromkeys(lane_of[place] for place in places if place in lane_of)
         refresh(connection, list(lanes), now)  # in this order they get their turns
         through = len(jobs) < limit
         connection.execute(_WALKED, {"code": code, "to": None if through else jobs[-1][0]})

@@ -127,7 +127,7 @@ def _attempt_row(attempt: Attempt) -> tuple[Any, ...]:
 
 # Look
 
-# Whether a router has it in hand: its message belongs to the lease of its lane that goes on, or is out with one elsewhere.
+# Whether a router has it: its message belongs to the lease of its lane that goes on, or is out with one elsewhere.
 IS_QUEUED: Final = """
     EXISTS (
       SELECT 1 FROM lanes AS l JOIN messages AS m ON m.lane = l.id AND m.seq = s.place

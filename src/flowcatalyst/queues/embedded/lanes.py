@@ -24,6 +24,9 @@ def encode(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
+decode_text = msgspec.json.Decoder(str).decode
+
+
 def one(connection: sqlite3.Connection, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
     return connection.execute(query, parameters).fetchone()[0]
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 from flowcatalyst.core.message import DispatchMode
 from flowcatalyst.dispatch.job import FINISHED, Status
 from flowcatalyst.dispatch.store.contract import Filter, Page
-from flowcatalyst.dispatch.store.job_rows.columns import IS_LEASED, SELECTED, Row, state_of
+from flowcatalyst.dispatch.store.job_rows.columns import IS_QUEUED, SELECTED, Row, state_of
 
 SCANNED_AT_ONCE: Final = 5_000
 
@@ -89,12 +89,12 @@ def _walk(connection: sqlite3.Connection, which: Filter, cursor: int | None) -> 
     conditions = [f"j.{name} = :{name}" for name in parameters]
     parameters["before"] = sys.maxsize if cursor is None else cursor
     if which.status is Status.QUEUED:
-        conditions.append(IS_LEASED)
+        conditions.append(IS_QUEUED)
     elif which.status is not None:
         conditions.append("j.status = :status")
         parameters["status"] = which.status
         if which.status not in FINISHED and not which.as_stored:
-            conditions.append(f"NOT {IS_LEASED}")
+            conditions.append(f"NOT {IS_QUEUED}")
     if which.parked is not None:
         conditions.append(f"{'' if which.parked else 'NOT '}(j.status = 'ERROR' AND j.next_attempt_at IS NULL)")
     if which.target is not None:

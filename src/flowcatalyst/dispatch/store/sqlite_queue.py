@@ -109,7 +109,7 @@ class SqliteJobQueue(EmbeddedQueue):
         return await self._run(job)
 
     async def claim(self, ticket: Ticket) -> Delivery | Refused:
-        refused = Refused.STALE
+        refused, lasts_s = Refused.STALE, 0.0
 
         def lease(connection: Connection) -> Taken:
             nonlocal refused, lasts_s
@@ -122,7 +122,7 @@ class SqliteJobQueue(EmbeddedQueue):
             jobs = jobs_of(connection, [number_at(message.seq)], now)
             return TakenJobs([message], jobs=jobs, positions=give_positions(connection, [message], jobs, wall))
 
-        lasts_s, began = 0.0, self._clock.monotonic()
+        began = self._clock.monotonic()
         with storage_errors_as_queue_errors():
             taken = await self._leased(lease)
         return self._deliveries(taken, began + lasts_s)[0] if taken.messages else refused

@@ -19,7 +19,10 @@ SCANNED_AT_ONCE: Final = 5_000
 _IN_HAND: Final = """
     SELECT m.seq & 2199023255551 AS number FROM lanes AS l INDEXED BY leased_lanes
     CROSS JOIN messages AS m ON m.lane = l.id
-    WHERE l.owner IS NOT NULL AND l.due > :now AND m.seq <= l.leased_to AND m.given_back <> l.epoch"""
+    WHERE l.owner IS NOT NULL AND l.due > :now AND m.seq <= l.leased_to AND m.given_back <> l.epoch
+    UNION ALL
+    SELECT l.leased_to & 2199023255551 FROM lanes AS l INDEXED BY out_lanes
+    WHERE l.out_until IS NOT NULL AND l.out_until > :now AND l.owner IS NULL AND l.out_epoch = l.epoch"""
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ $(EXTRAS): $(READY) requirements-extras.lock
 
 $(DEV): $(EXTRAS) requirements-dev.lock
 	@echo "Installing the tools of tests into $(VENV) (first run only, about a minute) ..."
-	@$(PIP) -r requirements-dev.lock
+	@$(PIP) --no-deps -r requirements-dev.lock
 	@touch $@
 
 # The AMQP client is built from source: only those who need ActiveMQ need a C compiler.

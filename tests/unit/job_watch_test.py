@@ -18,6 +18,7 @@ from flowcatalyst.dispatch.job import Status
 from flowcatalyst.dispatch.job_counts import MAX_PARKED_POOLS, CountedAttempts, JobCounts
 from flowcatalyst.dispatch.job_watch import MAX_TOLD_GROUPS, JobWatch
 from flowcatalyst.dispatch.store.contract import Figures, Filter, GroupPage, GroupState, JobStore, Page
+from flowcatalyst.dispatch.store.platform_contract import PlatformStore
 from tests.support.clocks import SetClock
 from tests.support.deliveries import delivery
 from tests.unit.job_waiting_test import state
@@ -37,6 +38,8 @@ class Store:
         self.to_expire = 0
         self.finished: list[float] = []
         self.calls: list[int] = []
+        self.events: list[float] = []  # when each came
+        self.lanes_to_settle = 0
 
     async def lead(self) -> bool:
         return self.leads
@@ -74,6 +77,20 @@ class Store:
             self.finished.remove(at)
         return len(old)
 
+    async def drop_events(self, before: float, limit: int) -> int:
+        if self.away:
+            raise QueueUnavailableError("away")
+        old = [at for at in self.events if at < before][:limit]
+        self.events = self.events[len(old) :]
+        return len(old)
+
+    async def settle_pauses(self, limit: int) -> int:
+        if self.away:
+            raise QueueUnavailableError("away")
+        some = min(limit, self.lanes_to_settle)
+        self.lanes_to_settle -= some
+        return some
+
 
 class Watched:
     def __init__(self) -> None:
@@ -82,7 +99,7 @@ class Watched:
         self.watch = JobWatch(cast(JobStore, self.store), self.counts, self.clock, self.warnings, blocked_s=900.0)
 
     def house(self, days: float = 30.0) -> Housekeeping:
-        return Housekeeping(cast(JobStore, self.store), self.counts, self.watch, self.clock, days)
+        return Housekeeping(cast(PlatformStore, self.store), self.counts, self.watch, self.clock, days)
 
     def told(self, code: WarningCode) -> list[str]:
         """The sources of warnings that nobody acknowledged."""
@@ -221,6 +238,24 @@ async def test_finished_jobs_go_when_they_are_too_old_a_few_at_a_time(watched: W
     assert watched.store.finished == [young]
     assert watched.store.calls == [housekeeping.DROP_BATCH, housekeeping.DROP_BATCH, 1]
     assert watched.counts.dropped == housekeeping.DROP_BATCH * 2 + 1
+
+
+async def test_events_go_when_they_are_too_old(watched: Watched) -> None:
+    old, young = watched.clock.now - 31 * DAY_S, watched.clock.now - 29 * DAY_S
+    watched.store.events = [old] * (housekeeping.DROP_BATCH + 1) + [young]
+    await watched.house().drop_events()
+    assert watched.store.events == [young]
+    await watched.house(days=0.0).drop_events()
+    assert watched.store.events == [young]
+
+
+async def test_pauses_that_were_left_half_done_are_gone_on_with(watched: Watched) -> None:
+    watched.store.lanes_to_settle, watched.store.leads = 1000, False
+    await watched.house().settle_pauses()
+    assert watched.store.lanes_to_settle == 1000
+    watched.store.leads = True
+    await watched.house().settle_pauses()
+    assert watched.store.lanes_to_settle == 0
 
 
 @pytest.mark.parametrize(("leads", "days"), [(False, 30.0), (True, 0.0)])

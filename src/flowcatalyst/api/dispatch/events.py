@@ -90,6 +90,15 @@ async def send_events(request: Request[Any, Any, Any], app: TheApp) -> EventResu
     return EventResults([_result_of(item, results) for item in items])
 
 
+_From = Annotated[
+    str | None,
+    QueryParameter(name="from", description="Only those that came then or later", schema_extra={"format": "date-time"}),
+]
+_Before = Annotated[
+    str | None, QueryParameter(description="Only those that came before then", schema_extra={"format": "date-time"})
+]
+
+
 @get(EVENTS, tags=["Events"], summary="List events")
 async def list_events(
     app: TheApp,
@@ -116,16 +125,8 @@ async def list_events(
             name="deduplicationId", max_length=MAX_DEDUPLICATION_CHARS, description="Only the one with this"
         ),
     ] = None,
-    from_: Annotated[
-        str | None,
-        QueryParameter(
-            name="from", description="Only those that came then or later", schema_extra={"format": "date-time"}
-        ),
-    ] = None,
-    before: Annotated[
-        str | None,
-        QueryParameter(description="Only those that came before then", schema_extra={"format": "date-time"}),
-    ] = None,
+    from_: _From = None,
+    before: _Before = None,
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="Largest number to return")] = 100,
     cursor: Annotated[int | None, QueryParameter(ge=1, le=MAX_CURSOR, description="`next` of the page before")] = None,
 ) -> EventPage:

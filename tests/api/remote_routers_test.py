@@ -272,7 +272,7 @@ async def test_nothing_is_lost_while_the_broker_is_down(remote: Remote) -> None:
         return any("jobs cannot be published to queue far" in one.message for one in warnings.recent())
 
     await until(is_warned)
-    assert await remote.jobs.status("a") == "PENDING"
+    await remote.jobs.until("a", "PENDING")
     remote.broker.is_down = False
     await remote.call_back(await remote.pointer(0))
     await remote.call_back(await remote.pointer(1))

@@ -1,7 +1,7 @@
 """Which keys a process has: its secrets are sealed with them, and tokens made."""
 
 from flowcatalyst.control.settings import Settings
-from flowcatalyst.dispatch.sealing import GivenKeys, KeyFile, Keys, NoKeys, read_secret_keys
+from flowcatalyst.dispatch.sealing import GivenKeys, KeyFile, Keys, NoKeys, Sealer, read_secret_keys
 from flowcatalyst.storage.backup import KEY_FILE
 
 
@@ -13,3 +13,7 @@ def keys_of(settings: Settings) -> Keys:
     if platform.database_url is not None:
         return NoKeys()
     return KeyFile(settings.data_dir / KEY_FILE)
+
+
+def sealer_of(settings: Settings) -> Sealer:
+    return Sealer(keys_of(settings))

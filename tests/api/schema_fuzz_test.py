@@ -176,9 +176,13 @@ def busy_url(router_url: str, session: requests.Session) -> str:
         for path in ("refuse", "behind")
     ]
     session.post(f"{router_url}/api/dispatch-jobs/batch", json={"jobs": jobs}, timeout=PATIENCE_S).raise_for_status()
-    subscription = {"code": "c", "targetUrl": "http://host.test/", "eventTypes": [{"eventTypeCode": "**"}]}
+    subscription: dict[str, Any] = {
+        "code": "c",
+        "targetUrl": "http://host.test/",
+        "eventTypes": [{"eventTypeCode": "**"}],
+    }
     session.post(f"{router_url}/api/subscriptions", json=subscription, timeout=PATIENCE_S)  # or it is there
-    event = {"type": "a.b", "source": "s", "data": {"a": 1}}
+    event: dict[str, Any] = {"type": "a.b", "source": "s", "data": {"a": 1}}
     session.post(f"{router_url}/api/events", json=event, timeout=PATIENCE_S).raise_for_status()
     return router_url
 

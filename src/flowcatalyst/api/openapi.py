@@ -23,7 +23,8 @@ DESCRIPTION: Final = """\
 FlowCatalyst takes messages from queues and delivers each one by HTTP POST: strictly in order within a message group,
 in parallel across groups.
 
-Send messages with `POST /api/messages`. See what the router does under `/monitoring`, `/health` and `/metrics`.
+Send events with `POST /api/events`: `/api/subscriptions` say who gets a signed webhook of each. Send messages with
+`POST /api/messages`. See what the router does under `/monitoring`, `/health` and `/metrics`.
 `/api/seed` and `/api/test` are a built-in sender and receiver to try it out with: the receiver judges the order.
 
 Every error is `application/problem+json` (RFC 9457) with a sentence in `detail`.

@@ -215,7 +215,7 @@ class LogSettings(Section):
 class PlatformSettings(Section):
     """The dispatch platform."""
 
-    enabled: bool = Field(False, description="Keep and deliver dispatch jobs")
+    enabled: bool = Field(False, description="Take in events, and keep and deliver dispatch jobs")
     database_url: SecretStr | None = Field(
         None,
         description="postgresql://user:password@host:5432/database of the jobs, with ?schema= and &sslmode= if needed; "
@@ -228,7 +228,7 @@ class PlatformSettings(Section):
         "needed; with database_url no secret can be kept",
     )
     retention_days: float = Field(
-        30.0, ge=0, description="How long finished dispatch jobs are kept, with their attempts; 0: for ever"
+        30.0, ge=0, description="How long finished dispatch jobs, with their attempts, and events are kept; 0: for ever"
     )
     public_url: str | None = Field(
         None,

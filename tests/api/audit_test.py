@@ -97,6 +97,7 @@ async def make_every_change(router: Running) -> set[tuple[str, str]]:
     await change("POST", "/monitoring/circuit-breakers/reset")
     await change("POST", "/config/reload")
     await change_jobs(router, change)
+    await change_keys(router, change)
     return made
 
 
@@ -160,6 +161,13 @@ async def change_groups(router: Running, change: Callable[..., Awaitable[None]],
     for action in ("retry-head", "skip-head"):
         await until(parked)
         await change("POST", f"/api/message-groups/{{group}}/{action}", f"/api/message-groups/g:1/{action}")
+
+
+async def change_keys(router: Running, change: Callable[..., Awaitable[None]]) -> None:
+    await change("POST", "/api/api-keys", body={"name": "shop", "scopes": ["publish"]})
+    (key,) = (await router.client.get("/api/api-keys")).json["items"]
+    await change("POST", "/api/api-keys/{id}/rotate", f"/api/api-keys/{key['id']}/rotate")
+    await change("DELETE", "/api/api-keys/{id}", f"/api/api-keys/{key['id']}")
 
 
 def config_file(folder: Path, **more: Any) -> Path:

@@ -46,17 +46,20 @@ def decode_json(body: bytes, decoder: msgspec.json.Decoder[T], called: str = "th
 
 def _fields(body_type: Any) -> dict[str, list[str]]:
     """The fields of a body, each with what it may be if only certain values will do: an error alone does not say."""
-    return {
-        its_field.encode_name: [
-            str(member.value)
-            for one in _alternatives(its_field.type)
-            if isinstance(one, msgspec.inspect.EnumType)
-            for member in one.cls
-        ]
-        for structure in _alternatives(msgspec.inspect.type_info(body_type))
-        if isinstance(structure, msgspec.inspect.StructType)
-        for its_field in structure.fields
-    }
+    fields: dict[str, list[str]] = {}
+    for structure in _alternatives(msgspec.inspect.type_info(body_type)):
+        if isinstance(structure, msgspec.inspect.StructType):
+            for its_field in structure.fields:
+                kinds = _alternatives(its_field.type)
+                fields[its_field.encode_name] = _choices(kinds)
+                entries = [one.item_type for one in kinds if isinstance(one, msgspec.inspect.ListType)]
+                if entries and (choices := _choices(entries)):
+                    fields[f"{its_field.encode_name}[]"] = choices
+    return fields
+
+
+def _choices(kinds: Sequence[msgspec.inspect.Type]) -> list[str]:
+    return [str(member.value) for one in kinds if isinstance(one, msgspec.inspect.EnumType) for member in one.cls]
 
 
 def _alternatives(found: msgspec.inspect.Type) -> Sequence[msgspec.inspect.Type]:

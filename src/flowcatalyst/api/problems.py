@@ -14,6 +14,7 @@ from flowcatalyst.control.dead_letters import UnknownQueueError
 from flowcatalyst.core.errors import INSIDE, FlowCatalystError, InvalidMessageError, QueueUnavailableError, StorageError
 from flowcatalyst.core.json_words import in_words
 from flowcatalyst.core.webhook import InvalidSecretError
+from flowcatalyst.dispatch.api_keys import InvalidKeyError, KeyStateError
 from flowcatalyst.dispatch.catalog_entries import InvalidPoolError
 from flowcatalyst.dispatch.event import InvalidEventError
 from flowcatalyst.dispatch.rotation import TooManySecretsError
@@ -92,6 +93,8 @@ _STATUS_OF: Final[dict[type[FlowCatalystError], HTTPStatus]] = {
     UnknownEntryError: HTTPStatus.NOT_FOUND,
     CodeTakenError: HTTPStatus.CONFLICT,
     StaleEntryError: HTTPStatus.CONFLICT,
+    InvalidKeyError: HTTPStatus.BAD_REQUEST,
+    KeyStateError: HTTPStatus.CONFLICT,
     SealError: HTTPStatus.SERVICE_UNAVAILABLE,
     QueueUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     StorageError: HTTPStatus.SERVICE_UNAVAILABLE,

@@ -18,6 +18,7 @@ from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.targets import endpoint_of, origin_of
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.core.warnings import WarningLog
+from flowcatalyst.dispatch.api_keys import ApiKeys
 from flowcatalyst.dispatch.catalog import Catalog
 from flowcatalyst.dispatch.housekeeping import Housekeeping
 from flowcatalyst.dispatch.intake import Intake
@@ -58,11 +59,12 @@ class PlatformParts:
         self._retention_days = settings.platform.retention_days
         if store is not None:
             self.watch = JobWatch(store, self.counts, clock, warnings, settings.health.group_blocked_s)
-            keys = keys_of(settings)
-            sealer, self.tokens = Sealer(keys), Tokens(keys)
+            secret_keys = keys_of(settings)
+            sealer, self.tokens = Sealer(secret_keys), Tokens(secret_keys)
             catalog = Catalog(store, sealer, clock, warnings, self._pools_changed)
             store.queue.secrets_of = catalog.secrets_of
-            self.platform = Platform(store, catalog, Intake(store, catalog, ids, clock), sealer)
+            intake, keys = Intake(store, catalog, ids, clock), ApiKeys(store, ids, clock)
+            self.platform = Platform(store, catalog, intake, sealer, keys)
 
     async def open(self, stack: AsyncExitStack) -> None:
         """The store is open from here to the end of the stack; what the catalog has is known, if the store can be
@@ -73,6 +75,7 @@ class PlatformParts:
         stack.push_async_callback(self.platform.store.close)
         try:
             await self.platform.catalog.ready()
+            await self.platform.api_keys.ready()
         except (QueueUnavailableError, StorageError) as error:  # then it is when it can be
             log.warning("catalog_not_read", action="catalog_not_read", error=str(error))
 
@@ -81,6 +84,8 @@ class PlatformParts:
         if self.platform is None or self.watch is None:
             return
         supervisor.spawn(tasks, "follow the catalog", self.platform.catalog.follow)
+        supervisor.spawn(tasks, "follow the API keys", self.platform.api_keys.follow)
+        supervisor.spawn(tasks, "note uses of API keys", self.platform.api_keys.note_uses)
         house = Housekeeping(self.platform.store, self.counts, self.watch, self._clock, self._retention_days)
         house.start(supervisor, tasks)
         supervisor.spawn(tasks, "keep what is paused so", partial(house.keep_pauses, self.platform.catalog))

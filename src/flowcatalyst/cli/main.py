@@ -15,7 +15,7 @@ from flowcatalyst.core.terminal import visible
 EXIT_BAD_SETTINGS = 2
 EXIT_FAILED = 1
 
-# Each command is a function of its name in a module of this package.
+# Each command is a function of its name in a module of this package, or a group of them.
 _MODULES: Final = {
     "up": "run",
     "router": "run",
@@ -24,6 +24,7 @@ _MODULES: Final = {
     "simulate": "simulate",
     "hash-key": "access",
     "secret-key": "access",
+    "keys": "keys",
     "check": "check",
     "backup": "backup",
     "restore": "backup",
@@ -57,7 +58,11 @@ def command_line(given: Sequence[str] = ()) -> typer.Typer:
     cli.callback()(_options)
     for name in given[:1] if given and given[0] in _MODULES else _MODULES:
         module = import_module(f"flowcatalyst.cli.{_MODULES[name]}")
-        cli.command(name)(getattr(module, name.replace("-", "_")))
+        command = getattr(module, name.replace("-", "_"))
+        if isinstance(command, typer.Typer):
+            cli.add_typer(command, name=name)
+        else:
+            cli.command(name)(command)
     return cli
 
 

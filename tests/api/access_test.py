@@ -299,6 +299,9 @@ async def test_the_document_says_which_credentials_each_operation_needs(
                 assert operation["security"] == []
                 assert "401" not in operation["responses"]
                 continue
+            if path == "/api/dispatch/process":  # its token is not one of a person
+                assert operation["security"] == []
+                continue
             optional: list[dict[str, list[str]]] = [{}] if path == "/api/test/{receiver}" else []
             scope = SCOPES[f"{method.upper()} {path}"]
             assert operation["security"] == optional + [{name: [scope]} for name in schemes_in_order]
@@ -306,6 +309,14 @@ async def test_the_document_says_which_credentials_each_operation_needs(
             assert "application/problem+json" in operation["responses"]["401"]["content"]
             assert "403" in operation["responses"]
             assert ("429" in operation["responses"]) == (auth["mode"] == "basic")
+
+
+async def test_a_router_elsewhere_needs_the_token_of_its_message_and_no_other_credentials(tmp_path: Path) -> None:
+    async with running_as(tmp_path, KEYS, {}) as router:
+        path, body = "/api/dispatch/process", {"messageId": "1"}
+        named = {"Authorization": "Bearer made-up", "Host": "platform.example"}
+        (await router.client.post(path, body, headers=named)).assert_problem(404, "dispatches no jobs")
+        (await router.client.post("/api/dispatch-jobs", body)).assert_problem(401, "needs an API key")
 
 
 async def test_the_document_says_when_probes_are_closed(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from flowcatalyst.dispatch.store.platform_contract import (
     UnknownEventError,
 )
 from flowcatalyst.dispatch.subscription import InvalidSubscriptionError
+from flowcatalyst.dispatch.tokens import InvalidTokenError
 
 _ONLY_IN_JSON: Final = re.compile(r" \| null(?=`)")  # a parameter that may be left out cannot be null
 _NOT_TEXT: Final = ", not text"  # which every parameter is
@@ -82,6 +83,7 @@ _STATUS_OF: Final[dict[type[FlowCatalystError], HTTPStatus]] = {
     UnknownJobError: HTTPStatus.NOT_FOUND,
     JobStateError: HTTPStatus.CONFLICT,
     CursorError: HTTPStatus.BAD_REQUEST,
+    InvalidTokenError: HTTPStatus.UNAUTHORIZED,
     InvalidEventError: HTTPStatus.BAD_REQUEST,
     InvalidSubscriptionError: HTTPStatus.BAD_REQUEST,
     InvalidPoolError: HTTPStatus.BAD_REQUEST,

@@ -38,9 +38,9 @@ from flowcatalyst.control import environment
 from flowcatalyst.control.pool_settings import PoolSettings, RetrySettings
 from flowcatalyst.control.settings_words import in_words
 from flowcatalyst.core.credentials import Account, KeyEntry, read_accounts, read_keys
-from flowcatalyst.core.errors import ConfigurationError
+from flowcatalyst.core.errors import ConfigurationError, InvalidMessageError
 from flowcatalyst.core.hosts import is_loopback, problem_with_host
-from flowcatalyst.core.message import DEFAULT_POOL
+from flowcatalyst.core.message import DEFAULT_POOL, check_target
 from flowcatalyst.core.settings import Section
 from flowcatalyst.dispatch.sealing import read_secret_keys
 from flowcatalyst.queues.settings import (
@@ -234,6 +234,26 @@ class PlatformSettings(Section):
     retention_days: float = Field(
         30.0, ge=0, description="How long finished dispatch jobs, with their attempts, and events are kept; 0: for ever"
     )
+    public_url: str | None = Field(
+        None,
+        description="http:// or https:// URL at which routers on other machines reach this API; needed for pools that "
+        "name a queue",
+    )
+    queued_limit_s: float = Field(
+        900.0, ge=1, description="How long a job may be out with a router elsewhere before it is published anew"
+    )
+
+    @field_validator("public_url")
+    @classmethod
+    def _can_be_called(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                check_target(value)
+            except InvalidMessageError as error:
+                raise ValueError(str(error).replace("mediationTarget ", "", 1)) from None
+            if "?" in value or "#" in value:
+                raise ValueError("should have no query and no fragment: paths of the API are put behind it")
+        return value
 
     @field_validator("secret_key")
     @classmethod

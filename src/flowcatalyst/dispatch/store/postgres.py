@@ -1,7 +1,7 @@
 """What the platform keeps, in PostgreSQL: the lanes of its queues, with tables of jobs and events beside them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -11,6 +11,7 @@ import asyncpg
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError, StorageError, StorageUnavailableError
+from flowcatalyst.core.message import Delivery, Settled
 from flowcatalyst.core.waiters import Waiters
 from flowcatalyst.dispatch.event import Event
 from flowcatalyst.dispatch.job import Job, JobState
@@ -44,9 +45,12 @@ from flowcatalyst.dispatch.store.platform_contract import (
     EventFilter,
     EventKept,
     EventPage,
+    Refused,
+    Ticket,
 )
 from flowcatalyst.dispatch.store.postgres_migrations import JOBS
 from flowcatalyst.dispatch.store.postgres_queue import PostgresJobQueue
+from flowcatalyst.queues.postgres.lanes import Receipt
 from flowcatalyst.queues.postgres.migrations import LANES
 from flowcatalyst.queues.postgres.store import PostgresStore, storage_errors_as_queue_errors
 from flowcatalyst.storage.postgres import Connection, PostgresPool, PostgresServer
@@ -278,6 +282,24 @@ class PostgresJobStore:
 
     async def settle_pauses(self, limit: int) -> int:
         return await self._change(partial(postgres_actions.settle_pauses, limit=limit))
+
+    # Jobs for routers on other machines
+
+    def set_elsewhere(self, pools: frozenset[str]) -> None:
+        self.queue.elsewhere = frozenset(map(postgres_rows.stored, pools))
+
+    async def take_heads(self, pools: Mapping[str, int], wait_s: float) -> list[Delivery]:
+        return await self.queue.take_heads(pools, wait_s)
+
+    def ticket_of(self, delivery: Delivery) -> Ticket:
+        receipt: Receipt = delivery.receipt.receipt
+        return Ticket(delivery.pointer.id, receipt.lane, receipt.seq, receipt.epoch)
+
+    async def hand_over(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
+        return await self.queue.hand_over(deliveries, seconds) if deliveries else []
+
+    async def claim(self, ticket: Ticket) -> Delivery | Refused:
+        return await self.queue.claim(ticket)
 
     # Keeping house
 

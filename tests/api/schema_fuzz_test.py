@@ -85,9 +85,6 @@ NOT_EXPECTED = {
     "/api/subscriptions/{code}/replay": [positive_data_acceptance],
     "/api/dispatch-pools": [positive_data_acceptance],
     "/api/dispatch-pools/{code}": [positive_data_acceptance],
-    "/api/api-keys": [positive_data_acceptance],  # a name that can be printed, an end in the future
-    "/api/api-keys/{id}": [positive_data_acceptance],
-    "/api/api-keys/{id}/rotate": [positive_data_acceptance],
     "/api/seed/messages": [positive_data_acceptance],
     "/api/test/{receiver}": [not_a_server_error, positive_data_acceptance],  # to fail is what some are for
 }

@@ -93,6 +93,13 @@ def test_what_a_router_that_died_had_sent_is_a_repeat_at_its_new_position_too(gu
     assert guard.check(webhook(7, 6)) is NEXT
 
 
+def test_a_memory_of_few_groups_forgets_those_in_which_nothing_was_done_for_longest() -> None:
+    guard = GroupGuard(MemoryGuardStore(max_groups=2))
+    for group in ("a", "b", "a", "c"):
+        guard.done(webhook(1, 0, group=group))
+    assert [guard.check(webhook(2, 1, group=group)) for group in ("a", "b", "c")] == [NEXT, GAP, NEXT]
+
+
 def test_one_after_the_other_is_in_order(guard: GroupGuard) -> None:
     assert does(guard, (1, 0), (2, 1), (3, 2)) == [NEXT, NEXT, NEXT]
 

@@ -110,10 +110,14 @@ class _Group:
 
 
 class MemoryGuardStore:
-    """In the memory of one process. After a restart each group begins with a gap."""
+    """In the memory of one process. After a restart each group begins with a gap.
 
-    def __init__(self) -> None:
-        self._groups: dict[str, _Group] = {}
+    With `max_groups` those are forgotten in which nothing was done for longest.
+    """
+
+    def __init__(self, max_groups: int | None = None) -> None:
+        self._groups: dict[str, _Group] = {}  # the one with the newest change last
+        self._max_groups = max_groups
         self._lock = threading.Lock()
 
     def get(self, group: str, webhook_id: str, prev: int) -> Known:
@@ -123,7 +127,9 @@ class MemoryGuardStore:
     def advance(self, group: str, seq: int, webhook_id: str, prev: int) -> Known:
         with self._lock:
             before = self._known(group, webhook_id, prev)
-            kept = self._groups.setdefault(group, _Group())
+            kept = self._groups[group] = self._groups.pop(group, None) or _Group()
+            if self._max_groups is not None and len(self._groups) > self._max_groups:
+                del self._groups[next(iter(self._groups))]
             kept.ids[seq], kept.positions[webhook_id] = webhook_id, seq
             kept.last, kept.floor = before.after(seq, prev)
             while (oldest := next(iter(kept.ids), kept.last)) <= kept.last - REMEMBERED:

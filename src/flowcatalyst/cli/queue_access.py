@@ -13,6 +13,7 @@ from flowcatalyst.app.router import config_of
 from flowcatalyst.control.settings import Settings
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.errors import ConfigurationError
+from flowcatalyst.core.files import is_there
 from flowcatalyst.core.logs import configure_logs
 from flowcatalyst.queues.address import (
     AmqpAddress,
@@ -93,9 +94,9 @@ class StraightWayIn:
             self.place = str(file.absolute())
             known = {one.name for queue in config_of(settings).queues.values() if (one := _embedded(queue))}
             self._read = None if create or address.name in known else known
-            if not create and not file.exists():
+            if not create and not is_there(file):
                 demo = settings.data_dir / "demo"
-                hint = f" (that of the demo is {demo})" if (demo / "queue.db").exists() else ""
+                hint = f" (that of the demo is {demo})" if is_there(demo / "queue.db") else ""
                 raise ConfigurationError(
                     f"there is no queue file {self.place}: name the data folder of the router with --data-dir{hint}, "
                     "send to a router that runs with --router URL, or make a new queue with --create"

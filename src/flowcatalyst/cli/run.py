@@ -20,6 +20,7 @@ from flowcatalyst.control.config_sync import ConfigSync
 from flowcatalyst.control.settings import Settings, load_settings
 from flowcatalyst.core import interpreter
 from flowcatalyst.core.errors import ConfigurationError
+from flowcatalyst.core.files import is_there
 from flowcatalyst.core.logs import close_logs, configure_logs
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.sandbox.demo import Demo
@@ -159,10 +160,11 @@ def _doing(app: App) -> str:
 
 
 def tell_of_missing_files(settings: Settings) -> None:
-    """A file of pools and queues that is not there may yet come, but its name may be wrong as well."""
+    """A file of pools and queues that is not there may yet come, but its name may be wrong as well. Raises
+    `ConfigurationError` if this user may not look."""
     sync = settings.sync
     for source in sources_from(sync.config_url or "") if settings.enabled else ():
-        if isinstance(source, FileSource) and not source.path.exists():
+        if isinstance(source, FileSource) and not is_there(source.path):
             tries = f"it is tried {sync.attempts} times, {sync.attempt_pause_s:g} s apart"
             print(f"flowcatalyst: configuration file {source.label} does not exist; {tries}", file=sys.stderr)
 

@@ -29,6 +29,16 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9-]*\.db|" + re.escape(KEY_FILE))
 _COMPRESSED: Final = (".gz", ".tgz")
 _OF_SQLITE: Final = ("", "-wal", "-shm", "-journal")
 
+_OF_THE_COPY: Final = {  # errors of SQLite that only somebody who writes can have
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR_WRITE: errno.EIO,
+    sqlite3.SQLITE_IOERR_FSYNC: errno.EIO,
+    sqlite3.SQLITE_IOERR_DIR_FSYNC: errno.EIO,
+    sqlite3.SQLITE_IOERR_TRUNCATE: errno.EIO,
+}
+_SOMEWHERE: Final = "name a file in a folder that exists and can be written"
+_HINTS: Final = {errno.ENOSPC: "free some space, or name a file on another disk"}
+
 
 def back_up(folder: Path, file: Path) -> Mapping[str, int]:
     """Write all databases of `folder`, and its key, to the new tar file `file`; their names and sizes. Raises
@@ -45,8 +55,7 @@ def back_up(folder: Path, file: Path) -> Mapping[str, int]:
         with _at_one_moment(databases) as sources:
             for path, source in zip(databases, sources, strict=True):
                 copy = copies / path.name
-                with _translated(path), closing(sqlite3.connect(copy)) as target:
-                    source.backup(target)
+                _copy(source, path, copy)
                 _check(copy, str(path))
         key = folder / KEY_FILE  # later than the secrets: it was there before the first of them
         copied = [*databases, key] if key.exists() else databases
@@ -61,6 +70,18 @@ def back_up(folder: Path, file: Path) -> Mapping[str, int]:
             os.fsync(written.fileno())
         os.link(archive, file)  # unlike a rename it never replaces what somebody made meanwhile
         return {path.name: (copies / path.name).stat().st_size for path in copied}
+
+
+def _copy(source: sqlite3.Connection, path: Path, copy: Path) -> None:
+    """Raises `OSError` if the copy cannot be written: that is no fault of the database at `path`, which is only
+    read."""
+    try:
+        with closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+    except sqlite3.Error as error:
+        if (number := _OF_THE_COPY.get(error.sqlite_errorcode)) is not None:
+            raise OSError(number, os.strerror(number)) from None
+        raise translate(error, path) from None
 
 
 def require_backup(file: Path) -> None:
@@ -172,10 +193,8 @@ def _while_writing(file: Path) -> Iterator[None]:
     except PermissionError as error:
         raise NoAccessError(file, error.strerror) from None
     except OSError as error:
-        raise StorageError(
-            f"{file} cannot be written ({error.strerror or error}): name a file in a folder that exists and can be "
-            "written"
-        ) from None
+        hint = _HINTS.get(error.errno or 0, _SOMEWHERE)
+        raise StorageError(f"{file} cannot be written ({error.strerror or error}): {hint}") from None
 
 
 @contextmanager

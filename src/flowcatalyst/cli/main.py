@@ -48,7 +48,7 @@ def main() -> None:
     except PermissionError as error:
         if error.filename is None:
             raise
-        _die(NoAccessError(error.filename, error.strerror), EXIT_BAD_SETTINGS)
+        _die(NoAccessError(error.filename, error.strerror or str(error)), EXIT_BAD_SETTINGS)
 
 
 def command_line(given: Sequence[str] = ()) -> typer.Typer:

@@ -108,7 +108,7 @@ def _check_report_file(file: Path) -> None:
         if not what and not os.access(file if file.exists() else file.parent, os.W_OK):
             what = os.strerror(errno.EACCES)
     except OSError as error:
-        what = error.strerror
+        what = error.strerror or str(error)
     if what:
         raise ConfigurationError(f"report {file} cannot be written, {what}: name another file with --json")
 

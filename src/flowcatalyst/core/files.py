@@ -18,7 +18,7 @@ def is_there(path: Path) -> bool:
     try:
         return path.exists()
     except PermissionError as error:
-        raise NoAccessError(path, error.strerror) from None
+        raise NoAccessError(path, error.strerror or str(error)) from None
 
 
 def is_folder(path: Path) -> bool:

@@ -191,7 +191,7 @@ def _while_writing(file: Path) -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        raise NoAccessError(file, error.strerror) from None
+        raise NoAccessError(file, error.strerror or str(error)) from None
     except OSError as error:
         hint = _HINTS.get(error.errno or 0, _SOMEWHERE)
         raise StorageError(f"{file} cannot be written ({error.strerror or error}): {hint}") from None
@@ -204,7 +204,7 @@ def _while_reading(file: Path) -> Iterator[None]:
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile):
         raise StorageError(f"{file} is not a backup of FlowCatalyst, or is damaged: {_WHAT_TO_NAME}") from None
     except PermissionError as error:
-        raise NoAccessError(error.filename or file, error.strerror) from None
+        raise NoAccessError(error.filename or file, error.strerror or str(error)) from None
     except OSError as error:
         raise StorageError(
             f"{error.filename or file} could not be read or written: {error.strerror or error}"

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from flowcatalyst.core.message import DispatchMode, MessagePointer, parse_pointer
+from flowcatalyst.queues.embedded.store import OwnerLock
 from flowcatalyst.sandbox.order_judge import SeededId
 from tests.servers import free_port
 from tests.servers.nats import nats_server
@@ -312,6 +313,21 @@ def test_seeded_messages_go_to_the_router_of_the_settings(command: Command, sett
     command.works("seed", "--count", 1)
     [message] = command.pointers("default")
     assert message.mediation_target == f"{router}/api/test/fast"
+
+
+def test_seeded_messages_go_to_the_router_that_has_the_data_folder_open(command: Command) -> None:
+    command.works("publish", "--target", TARGET)
+    locks = [OwnerLock(command.file, f"{number}-a") for number in (1, 2)]
+    locks[0].hold()
+    locks[0].announce("http://127.0.0.1:7070")
+    assert "for http://127.0.0.1:7070/api/test/fast" in command.works("seed", "--count", 1)
+    locks[1].hold()  # a command, which cannot be reached
+    assert "for http://127.0.0.1:7070/api/test/fast" in command.works("seed", "--count", 1)
+    locks[1].announce("http://127.0.0.1:6060")
+    assert "several routers have this data folder open" in " ".join(command.misused("seed").split())
+    for lock in locks:
+        lock.remove()
+    assert "for http://127.0.0.1:8080/api/test/fast" in command.works("seed", "--count", 1)
 
 
 def test_where_the_port_is_any_free_one_the_router_has_to_be_named(command: Command) -> None:

@@ -63,6 +63,16 @@ def removed_files(folder: Path) -> str:
     return ""
 
 
+def emptied_files(folder: Path) -> dict[str, str]:
+    """The files of messages and jobs that have no bytes, and what that means: none that was ever used is left so."""
+    return {
+        name: f"{folder / name} has 0 bytes: it is used as a new one; if there was anything in it, stop the router and "
+        "restore a backup"
+        for name in ("queue.db", "jobs.db")
+        if is_there(folder / name) and (folder / name).stat().st_size == 0
+    }
+
+
 def _nearest(folder: Path) -> Path:
     """The folder, or what there is of the way to it."""
     return next(path for path in (folder, *folder.parents) if os.path.lexists(path))

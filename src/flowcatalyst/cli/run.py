@@ -23,6 +23,7 @@ from flowcatalyst.core.errors import ConfigurationError
 from flowcatalyst.core.files import is_there
 from flowcatalyst.core.logs import close_logs, configure_logs
 from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.queues.embedded.store import routers_on
 from flowcatalyst.sandbox.demo import Demo
 
 DEFAULT_PORT = Settings.model_fields["port"].default
@@ -120,6 +121,8 @@ async def _serve(settings: Settings, demo: bool, with_sandbox: bool) -> bool:
     app.prepare_data_dir()
     log_file = settings.log.file or (settings.data_dir / "flowcatalyst.log" if demo else None)
     configure_logs(settings.log.level, settings.log.format, log_file)
+    if settings.standby.redis_url is None:
+        tell_of_other_routers(settings)
     reloads = Tasks()
     signals = Signals(lambda: _on_hangup(app, reloads))
     async with AsyncExitStack() as stack:
@@ -167,6 +170,14 @@ def tell_of_missing_files(settings: Settings) -> None:
         if isinstance(source, FileSource) and not is_there(source.path):
             tries = f"it is tried {sync.attempts} times, {sync.attempt_pause_s:g} s apart"
             print(f"flowcatalyst: configuration file {source.label} does not exist; {tries}", file=sys.stderr)
+
+
+def tell_of_other_routers(settings: Settings) -> None:
+    """Two on one folder are seldom meant. Those that share a standby lock are."""
+    for url, process in routers_on(settings.data_dir / "queue.db").items():
+        who = f"the router at {url} (process {process}) has the data folder {settings.data_dir} open too"
+        what = "both take its messages, each with its own limits; stop one of them, or give it another --data-dir"
+        print(f"flowcatalyst: {who}: {what}", file=sys.stderr)
 
 
 def _embedded_too(settings: Settings) -> list[str]:

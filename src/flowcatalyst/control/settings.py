@@ -383,14 +383,15 @@ def load_settings(file: Path | None = None, **given: Any) -> Settings:
     if wrong := environment.complaints([*variables, *others], [name for name in names if "[]" not in name]):
         raise ConfigurationError(f"wrong settings (environment): {'; '.join(wrong)}")
     source = file or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
-    settings_of_file = type("Settings", (Settings,), {"of_file": {} if source is None else _read_toml(source)})
+    written = {} if source is None else _read_toml(source)
+    settings_of_file = type("Settings", (Settings,), {"of_file": written})
     given = {name: value for name, value in given.items() if value is not None}
     try:
         settings: Settings = settings_of_file(**given)
     except ValidationError as error:
         said = ["environment"] * bool(variables) + [str(source)] * bool(source) + ["command line"] * bool(given)
         from_variables = [name for name in variables if name not in map(environment.variable_of, given)]
-        problems = [in_words(one, names, from_variables) for one in error.errors(include_url=False)]
+        problems = [in_words(one, names, from_variables, written) for one in error.errors(include_url=False)]
         raise ConfigurationError(f"wrong settings ({', '.join(said)}): {'; '.join(problems)}") from None
     except SettingsError as error:  # names the field, not its value
         found = re.search('"([a-z_]+)"', str(error))

@@ -22,7 +22,7 @@ from flowcatalyst.cli.queue_access import (
     run_to_end,
     shown,
 )
-from flowcatalyst.cli.remote_queue import ApiKey, RemoteQueue
+from flowcatalyst.cli.remote_queue import ApiKey, RemoteQueue, refuse_key_without_router
 from flowcatalyst.control.settings import Settings, load_settings
 from flowcatalyst.core.clock import IdSource, SystemClock
 from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
@@ -75,6 +75,7 @@ def seed(
         name, router_url = running.name, running.base_url
     else:
         running = None
+        refuse_key_without_router(api_key)
         settings = load_settings(config, data_dir=data_dir)
         chosen = choose_queue(settings, queue, uri)
         name, router_url = chosen.name, "" if target else (router or _router_of(settings)).rstrip("/")

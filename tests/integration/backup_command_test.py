@@ -220,7 +220,7 @@ def test_a_full_disk_is_told_of_the_backup_not_of_the_data(tmp_path: Path, monke
     connect = sqlite3.connect
 
     def connect_to_a_full_disk(database: Path | str, **options: Any) -> sqlite3.Connection:
-        connection = connect(database, **options)
+        connection: sqlite3.Connection = connect(database, **options)
         if ".backup-" in str(database):
             connection.execute("PRAGMA max_page_count=3")
         return connection

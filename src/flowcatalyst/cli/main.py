@@ -1,6 +1,7 @@
 """The command `flowcatalyst`."""
 
 import gc
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -40,7 +41,10 @@ def main() -> None:
         command = command_line(sys.argv[1:])
         gc.freeze()
         gc.enable()
-        command()
+        try:
+            command()
+        finally:
+            _flush()
     except ConfigurationError as error:
         _die(error, EXIT_BAD_SETTINGS)
     except FlowCatalystError as error:
@@ -49,6 +53,14 @@ def main() -> None:
         if error.filename is None:
             raise
         _die(NoAccessError(error.filename, error.strerror or str(error)), EXIT_BAD_SETTINGS)
+
+
+def _flush() -> None:
+    """Whoever reads the output may have seen enough, as `head` has: no word about that, now or at the very end."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def command_line(given: Sequence[str] = ()) -> typer.Typer:

@@ -40,7 +40,10 @@ def up(
     config: SettingsFile = None,
     demo: Annotated[bool, typer.Option("--demo", help="Feed steady traffic to the built-in receivers")] = False,
 ) -> None:
-    """Run everything in one process: events and webhooks, embedded queue, router, API."""
+    """Run everything in one process.
+
+    Events and webhooks, embedded queue, router, API.
+    """
     settings = load_settings(config, host=host, port=port, data_dir=data_dir)
     if settings.platform.enabled is None:
         settings.platform.enabled = True
@@ -81,10 +84,10 @@ def platform(
     data_dir: DataDir = None,
     config: SettingsFile = None,
 ) -> None:
-    """Run the dispatch platform alone: events and jobs in, webhooks out.
+    """Run the dispatch platform alone.
 
-    It reads no queues but those that its settings name. Any number of them work on one PostgreSQL
-    (platform.database_url).
+    Events and jobs in, webhooks out. It reads no queues but those that its settings name. Any number of them work on
+    one PostgreSQL (platform.database_url).
     """
     settings = load_settings(config, host=host, port=port, data_dir=data_dir)
     if settings.platform.enabled is False:

@@ -66,7 +66,10 @@ class NoneAcceptedError(ProblemError):
     """Not one message of a list can be accepted."""
 
     def __init__(self, results: list[MessageResult]) -> None:
-        detail = f"none of the {len(results)} messages can be accepted; the first one: {results[0].error}"
+        count = len(results)
+        detail = f"none of the {count} messages can be accepted; the first one: {results[0].error}"
+        if count == 1:
+            detail = f"the message of the list cannot be accepted: {results[0].error}"
         super().__init__(HTTPStatus.BAD_REQUEST, detail)
         self.results = results
 

@@ -65,17 +65,6 @@ async def test_a_second_router_on_a_folder_says_so_at_its_start(tmp_path: Path) 
     assert said.startswith(f"flowcatalyst: {who} has the data folder {first.data_dir} open too: ")
 
 
-def test_output_that_nobody_reads_to_its_end_is_no_error() -> None:
-    reader = subprocess.Popen(["true"], stdin=subprocess.PIPE)
-    reader.wait()
-    ended = subprocess.run(
-        [sys.executable, "-m", "flowcatalyst", "settings"], stdout=reader.stdin, stderr=subprocess.PIPE, check=False
-    )
-    assert ended.stderr == b""
-    assert reader.stdin is not None
-    reader.stdin.close()
-
-
 async def test_http2_without_its_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "pyreqwest.py").write_text("raise ModuleNotFoundError('it is not installed', name='pyreqwest')")
     (tmp_path / "flowcatalyst.toml").write_text("[mediator.http]\nversion = 'HTTP_2'\n")

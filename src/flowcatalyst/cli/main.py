@@ -1,7 +1,6 @@
 """The command `flowcatalyst`."""
 
 import gc
-import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -41,10 +40,7 @@ def main() -> None:
         command = command_line(sys.argv[1:])
         gc.freeze()
         gc.enable()
-        try:
-            command()
-        finally:
-            _flush()
+        command()
     except ConfigurationError as error:
         _die(error, EXIT_BAD_SETTINGS)
     except FlowCatalystError as error:
@@ -53,14 +49,6 @@ def main() -> None:
         if error.filename is None:
             raise
         _die(NoAccessError(error.filename, error.strerror or str(error)), EXIT_BAD_SETTINGS)
-
-
-def _flush() -> None:
-    """Whoever reads the output may have seen enough, as `head` has: no word about that, now or at the very end."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def command_line(given: Sequence[str] = ()) -> typer.Typer:

@@ -352,7 +352,7 @@ async def test_what_a_sync_changed_is_told_without_addresses_of_queues(tmp_path:
 
             await until(told)
             changed, first = await events(router, "action=config_change")
-            assert first["detail"] == "the first one: 2 pools, 1 queues"
+            assert first["detail"] == "the first one: 2 pools, 1 queue"
             assert changed["detail"] == "pool C added; pool B removed; pool A: concurrency 5 -> 9; queue q: uri changed"
             assert (changed["who"], changed["role"], changed["address"]) == ("config sync", None, None)
             assert str(server.port) in changed["object"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.control.settings import PlatformSettings
+from flowcatalyst.control.platform_settings import PlatformSettings
 from flowcatalyst.core.message import Delivery
 from flowcatalyst.dispatch.stamp import JobStamp
 from flowcatalyst.sandbox import shop, webhooks

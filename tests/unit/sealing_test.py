@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from flowcatalyst.app.sealing import sealer_of
-from flowcatalyst.control.settings import PlatformSettings, Settings
+from flowcatalyst.control.platform_settings import PlatformSettings
+from flowcatalyst.control.settings import Settings
 from flowcatalyst.dispatch.sealing import (
     GivenKeys,
     KeyFile,

@@ -49,14 +49,35 @@ class Listening:
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @property
+    def url_from_here(self) -> str:
+        host, port = self.from_here
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    @property
     def from_here(self) -> tuple[str, int]:
         """Address and port for those on this machine: of all addresses the one that every machine has."""
         address = self.socket.getsockname()[0]
         return _LOOPBACK.get(address, address), self.port
 
 
+class PortInUseError(ConfigurationError):
+    """Another process has the port."""
+
+
 def bind(host: str, port: int) -> Listening:
     """Bind the address of the API; port 0 takes a free one. Raises `ConfigurationError`."""
+    listener = _bound(host, port)
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return Listening(listener, host, listener.getsockname()[1])
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise what `bind` would raise, and let nobody connect meanwhile."""
+    _bound(host, port).close()
+
+
+def _bound(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -67,12 +88,11 @@ def bind(host: str, port: int) -> Listening:
         # Connections inherit it. Without it every answer waits 40 ms for the client to acknowledge its headers.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigurationError(_bind_error(host, port, error)) from None
-    listener.setblocking(False)
-    return Listening(listener, host, listener.getsockname()[1])
+        kind_of_error = PortInUseError if error.errno == errno.EADDRINUSE else ConfigurationError
+        raise kind_of_error(_bind_error(host, port, error)) from None
+    return listener
 
 
 def _bind_error(host: str, port: int, error: OSError) -> str:

@@ -9,7 +9,7 @@ from socket import gethostname
 from typing import Final
 
 from flowcatalyst.app.clients import build_clients, ssl_context_of
-from flowcatalyst.app.data_folder import cannot_be_created, problem_with_folder
+from flowcatalyst.app.data_folder import cannot_be_created, emptied_files, problem_with_folder
 from flowcatalyst.app.job_store import take_part
 from flowcatalyst.app.platform_parts import PlatformParts
 from flowcatalyst.control.audit import Actor, AuditAction, AuditLog
@@ -28,9 +28,10 @@ from flowcatalyst.control.storage_outages import StorageOutages
 from flowcatalyst.core.clock import Clock, IdSource, SystemClock
 from flowcatalyst.core.errors import ConfigurationError, FlowCatalystError
 from flowcatalyst.core.logs import AttemptLogger
+from flowcatalyst.core.message import Severity
 from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.tasks import Tasks
-from flowcatalyst.core.warnings import WarningLog
+from flowcatalyst.core.warnings import WarningCode, WarningLog
 from flowcatalyst.dispatch.job_counts import CountedAttempts
 from flowcatalyst.dispatch.processing import Processing
 from flowcatalyst.http.egress import EgressGuard
@@ -166,6 +167,8 @@ class App:
     async def storage_open(self) -> AsyncIterator[None]:
         """The files are open from here to the end of the block; whoever needs them ends before that."""
         self.prepare_data_dir()
+        for name, text in emptied_files(self.settings.data_dir).items():
+            self.warnings.add(WarningCode.QUEUE_SETUP, Severity.WARN, text, name)
         async with AsyncExitStack() as stack:
             await self.audit.open()
             stack.push_async_callback(self.audit.close)

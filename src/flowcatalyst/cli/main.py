@@ -10,6 +10,7 @@ import typer
 
 from flowcatalyst import __version__
 from flowcatalyst.core.errors import ConfigurationError, FlowCatalystError
+from flowcatalyst.core.files import NoAccessError
 from flowcatalyst.core.terminal import visible
 
 EXIT_BAD_SETTINGS = 2
@@ -45,6 +46,10 @@ def main() -> None:
         _die(error, EXIT_BAD_SETTINGS)
     except FlowCatalystError as error:
         _die(error, EXIT_FAILED)
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        _die(NoAccessError(error.filename, error.strerror or str(error)), EXIT_BAD_SETTINGS)
 
 
 def command_line(given: Sequence[str] = ()) -> typer.Typer:

@@ -35,14 +35,14 @@ from pydantic_settings import (
 )
 
 from flowcatalyst.control import environment
+from flowcatalyst.control.platform_settings import PlatformSettings
 from flowcatalyst.control.pool_settings import PoolSettings, RetrySettings
 from flowcatalyst.control.settings_words import in_words
 from flowcatalyst.core.credentials import Account, KeyEntry, read_accounts, read_keys
-from flowcatalyst.core.errors import ConfigurationError, InvalidMessageError
+from flowcatalyst.core.errors import ConfigurationError
 from flowcatalyst.core.hosts import is_loopback, problem_with_host
-from flowcatalyst.core.message import DEFAULT_POOL, check_target
+from flowcatalyst.core.message import DEFAULT_POOL
 from flowcatalyst.core.settings import Section
-from flowcatalyst.dispatch.sealing import read_secret_keys
 from flowcatalyst.queues.settings import (
     ActiveMqSettings,
     EmbeddedSettings,
@@ -212,57 +212,6 @@ class LogSettings(Section):
     file: Path | None = Field(None, description="File to append to instead of standard error")
 
 
-class PlatformSettings(Section):
-    """The dispatch platform."""
-
-    enabled: bool | None = Field(
-        None,
-        description="Take events, and keep and deliver dispatch jobs; unset: `flowcatalyst up` and `platform` do, "
-        "`router` does not",
-    )
-    database_url: SecretStr | None = Field(
-        None,
-        description="postgresql://user:password@host:5432/database of the jobs, with ?schema= and &sslmode= if needed; "
-        "any number of processes work on it. Unset: jobs.db in the data folder",
-    )
-    secret_key: SecretStr | None = Field(
-        None,
-        description="Key that secrets of subscriptions are sealed with: what `flowcatalyst secret-key` prints; "
-        "several, separated by commas, the newest first. Unset: secret.key in the data folder, made when it is "
-        "needed; with database_url no secret can be kept",
-    )
-    retention_days: float = Field(
-        30.0, ge=0, description="How long finished dispatch jobs, with their attempts, and events are kept; 0: for ever"
-    )
-    public_url: str | None = Field(
-        None,
-        description="http:// or https:// URL at which routers on other machines reach this API; needed for pools that "
-        "name a queue",
-    )
-    queued_limit_s: float = Field(
-        900.0, ge=1, description="How long a job may be out with a router elsewhere before it is published anew"
-    )
-
-    @field_validator("public_url")
-    @classmethod
-    def _can_be_called(cls, value: str | None) -> str | None:
-        if value is not None:
-            try:
-                check_target(value)
-            except InvalidMessageError as error:
-                raise ValueError(str(error).replace("mediationTarget ", "", 1)) from None
-            if "?" in value or "#" in value:
-                raise ValueError("should have no query and no fragment: paths of the API are put behind it")
-        return value
-
-    @field_validator("secret_key")
-    @classmethod
-    def _is_a_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
-            read_secret_keys(value.get_secret_value())
-        return value
-
-
 class Settings(BaseSettings):
     """All settings of a FlowCatalyst process."""
 
@@ -403,14 +352,15 @@ def load_settings(file: Path | None = None, **given: Any) -> Settings:
     if wrong := environment.complaints([*variables, *others], [name for name in names if "[]" not in name]):
         raise ConfigurationError(f"wrong settings (environment): {'; '.join(wrong)}")
     source = file or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
-    settings_of_file = type("Settings", (Settings,), {"of_file": {} if source is None else _read_toml(source)})
+    written = {} if source is None else _read_toml(source)
+    settings_of_file = type("Settings", (Settings,), {"of_file": written})
     given = {name: value for name, value in given.items() if value is not None}
     try:
         settings: Settings = settings_of_file(**given)
     except ValidationError as error:
         said = ["environment"] * bool(variables) + [str(source)] * bool(source) + ["command line"] * bool(given)
         from_variables = [name for name in variables if name not in map(environment.variable_of, given)]
-        problems = [in_words(one, names, from_variables) for one in error.errors(include_url=False)]
+        problems = [in_words(one, names, from_variables, written) for one in error.errors(include_url=False)]
         raise ConfigurationError(f"wrong settings ({', '.join(said)}): {'; '.join(problems)}") from None
     except SettingsError as error:  # names the field, not its value
         found = re.search('"([a-z_]+)"', str(error))

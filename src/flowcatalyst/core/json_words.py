@@ -22,6 +22,15 @@ _WANTED: Final = {
 _GIVEN: Final = {**_WANTED, "int": "a number", "bool": "a boolean"}
 _COMPARED: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 
+# What one thing is called in messages, in jobs, and by people: who knows one of them tries it in the other.
+_SAME_THING: Final = (
+    ("mediationTarget", "targetUrl", "target", "url"),
+    ("messageGroupId", "messageGroup", "groupId", "group"),
+    ("poolCode", "dispatchPoolCode", "pool"),
+    ("dispatchMode", "mode"),
+    ("deduplicationId", "idempotencyKey"),
+)
+
 _PLACE: Final = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _INDEX: Final = re.compile(r"\[\d+\]$")
 _WRONG_TYPE: Final = re.compile(r"Expected `(?P<wanted>[a-z |]+)`, got `(?P<given>\w+)`")
@@ -53,10 +62,7 @@ def fault_in(error: msgspec.ValidationError, fields: Mapping[str, Collection[str
         return Fault(_joined(path, found["name"]), "is missing")
     if found := _UNKNOWN.fullmatch(text):
         names = [name for name in fields if not name.endswith("[]")]
-        near = nearest(found["name"], names)
-        listed = f"; the fields are {', '.join(names)}" if names else ""
-        meant = listed if near is None else f" (did you mean `{near}`?)"
-        return Fault(_joined(path, found["name"]), f"is not a field here{meant}")
+        return Fault(_joined(path, found["name"]), f"is not a field here{_meant(found['name'], names)}")
     return Fault(path, in_words(text, fields.get(_INDEX.sub("[]", path), ())))
 
 
@@ -96,6 +102,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def _meant(name: str, fields: Collection[str]) -> str:
-    if (near := nearest(name, fields)) is not None:
+    same = next((one for names in _SAME_THING if name in names for one in names if one in fields), None)
+    if (near := same or nearest(name, fields)) is not None:
         return f" (did you mean `{near}`?)"
     return f"; the fields are {', '.join(fields)}" if fields else ""

@@ -127,7 +127,7 @@ class MemoryGuardStore:
     def advance(self, group: str, seq: int, webhook_id: str, prev: int) -> Known:
         with self._lock:
             before = self._known(group, webhook_id, prev)
-            kept = self._groups[group] = self._groups.pop(group, None) or _Group()
+            kept = self._groups[group] = self._groups.pop(group, _Group())
             if self._max_groups is not None and len(self._groups) > self._max_groups:
                 del self._groups[next(iter(self._groups))]
             kept.ids[seq], kept.positions[webhook_id] = webhook_id, seq

@@ -3,14 +3,26 @@ happens to them meanwhile. What a group may be called is nobody's business here:
 with those of a subscription."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from flowcatalyst.core.message import DispatchMode, Settled
 from flowcatalyst.dispatch.job import Status
-from flowcatalyst.dispatch.store.contract import RECALL_LOCK_S, Action, Cancel, Change, Filter, JobStore, Retry
-from flowcatalyst.dispatch.store.platform_contract import EntryKind, PlatformStore
+from flowcatalyst.dispatch.pausing import Cancelled, cancel_all
+from flowcatalyst.dispatch.store.contract import (
+    RECALL_LOCK_S,
+    Acted,
+    Action,
+    Cancel,
+    Change,
+    Filter,
+    JobStateError,
+    JobStore,
+    Retry,
+)
+from flowcatalyst.dispatch.store.platform_contract import CodeTakenError, EntryKind, PlatformStore
 from tests.conformance.job_bench import BLOCK, IMMEDIATE, NEXT, PARKED, JobBench, names, take
 from tests.conformance.job_recall_suite import answer, queue_of
 
@@ -318,6 +330,39 @@ class PauseSuite:
         await other.set_paused("s", paused=False)
         await settle(store, 1)
         assert sorted(await bench.finish(store)) == ["a1", "b1", "c1"]
+
+    async def test_what_is_retried_while_all_of_a_subscription_is_cancelled_is_cancelled_too(
+        self, bench: JobBench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = await bench.platform()
+        await create(bench, store, "a1")
+        await bench.fail_first(store, "a1", bench.delay_s)
+        act_on_all = store.act_on_all
+
+        async def while_somebody_retries(which: Filter, *args: Any) -> Acted:
+            acted = await act_on_all(which, *args)
+            if which.status is Status.PENDING:
+                with suppress(JobStateError):
+                    await store.act("a1", Retry(), "somebody")
+            return acted
+
+        monkeypatch.setattr(store, "act_on_all", while_somebody_retries)
+        assert await cancel_all(store, "s", "me") == Cancelled(done=1, in_flight=0)
+        assert (await store.find("a1")).status is Status.CANCELLED
+
+    async def test_a_new_subscription_is_not_paused_by_what_one_of_its_code_left(self, bench: JobBench) -> None:
+        store, other = await bench.platform(), await bench.platform()
+        await store.add(EntryKind.SUBSCRIPTION, "s", "{}")
+        await pause(store)
+        with pytest.raises(CodeTakenError):
+            await other.add(EntryKind.SUBSCRIPTION, "s", "{}")
+        await create(bench, store, "a1")
+        assert await bench.finish(other) == []
+        await store.remove(EntryKind.SUBSCRIPTION, "s")
+        await other.add(EntryKind.SUBSCRIPTION, "s", "{}")
+        await settle(other)
+        await create(bench, store, "a2")
+        assert await bench.finish(store) == ["a1", "a2"]
 
     async def test_to_resume_what_was_never_paused_does_nothing(self, bench: JobBench) -> None:
         store = await bench.platform()

@@ -58,8 +58,9 @@ def _print_matrix(catches: Sequence[Catch]) -> None:
             f"| {catch.mutant.name} | {', '.join(f'{check} ({n})' for check, n in counts.items()) or '**nothing**'} |"
         )
     print("\n| rule | bugs that only this rule catches |\n|---|---|")
-    for hunter, rule in [*((Hunter.SIMULATION, rule) for rule in RULES), *((Hunter.JOBS, rule) for rule in JOB_RULES)]:
-        alone = [catch.mutant.name for catch in catches if catch.mutant.hunter is hunter and catch.checks == [rule]]
+    of_jobs = (Hunter.JOBS, Hunter.EVENTS)
+    for hunters, rule in [*(((Hunter.SIMULATION,), rule) for rule in RULES), *((of_jobs, rule) for rule in JOB_RULES)]:
+        alone = [catch.mutant.name for catch in catches if catch.mutant.hunter in hunters and catch.checks == [rule]]
         print(f"| {rule} | {'; '.join(alone) or '**none**'} |")
 
 

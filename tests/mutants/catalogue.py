@@ -5,6 +5,7 @@ from typing import Final
 from tests.mutants import (
     bugs_of_delivery,
     bugs_of_endpoints,
+    bugs_of_events,
     bugs_of_groups,
     bugs_of_job_actions,
     bugs_of_jobs,
@@ -27,6 +28,7 @@ _ALL: Final = (
     *bugs_of_jobs.BUGS,
     *bugs_of_job_actions.BUGS,
     *bugs_of_recalls.BUGS,
+    *bugs_of_events.BUGS,
 )
 
 MUTANTS: Final[tuple[Mutant, ...]] = tuple(mutant for mutant in _ALL if not mutant.missing)

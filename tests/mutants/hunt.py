@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.mutants.mutant import ROOT, Hunter, Mutant
-from tests.sim.seeds import JOBS, kind_of
+from tests.sim.seeds import EVENTS, JOBS, kind_of
 
 SEEDS = 800  # a mutant that survives them all is not caught
 TIMEOUT_S = 3600.0
@@ -19,7 +19,8 @@ PATHS = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
 # As `kind of queue:seed`, in the order they are played in.
 HISTORIES = [f"{kind_of(seed)}:{seed}" for seed in range(SEEDS)]
 JOB_HISTORIES = [f"{JOBS}:{seed}" for seed in range(SEEDS)]
-SIMULATED = {Hunter.SIMULATION: HISTORIES, Hunter.JOBS: JOB_HISTORIES}
+EVENT_HISTORIES = [f"{EVENTS}:{seed}" for seed in range(SEEDS)]
+SIMULATED = {Hunter.SIMULATION: HISTORIES, Hunter.JOBS: JOB_HISTORIES, Hunter.EVENTS: EVENT_HISTORIES}
 
 
 @dataclass(slots=True, frozen=True)

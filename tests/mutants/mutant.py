@@ -22,6 +22,7 @@ class Hunter(StrEnum):
 
     SIMULATION = "simulation"
     JOBS = "simulation of jobs"
+    EVENTS = "simulation of events"
     MACHINE = "stateful test"
     TEST = "test"
 

@@ -36,6 +36,10 @@ def test_at_least_twenty_bugs_are_planted_in_what_jobs_need() -> None:
     assert sum(mutant.hunter is Hunter.JOBS for mutant in MUTANTS) >= 20
 
 
+def test_at_least_twenty_bugs_are_planted_in_what_events_need() -> None:
+    assert sum(mutant.hunter is Hunter.EVENTS for mutant in MUTANTS) >= 20
+
+
 def test_names_of_bugs_tell_them_apart() -> None:
     names = [mutant.name for mutant in (*MUTANTS, *SURVIVORS)]
     assert len(names) == len(set(names)) >= 25

@@ -4,6 +4,7 @@ python -m tests.sim 5000                      play seeds 0-4999, on all kinds of
 python -m tests.sim 5000 --first 100000       play 5000 seeds from another one on
 python -m tests.sim 500 --kind mixed          play 500 seeds on queues of one kind
 python -m tests.sim 500 --kind jobs           play 500 seeds of dispatch jobs
+python -m tests.sim 500 --kind events         play 500 seeds of events that become jobs
 python -m tests.sim --replay mixed:66         play one history, tell what is wrong with it
 python -m tests.sim --replay mixed:66 --about m13
 python -m tests.sim --replay jobs:12 --about j7
@@ -15,11 +16,12 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from tests.sim.jobs.events_sometimes import ALL as ALL_OF_EVENTS
 from tests.sim.jobs.play import Played as PlayedJobs
 from tests.sim.jobs.sometimes import ALL as ALL_OF_JOBS
 from tests.sim.plan import ALL_KINDS
 from tests.sim.play import Played
-from tests.sim.seeds import JOBS, RunOfSeeds, keep_failing, parse_seed, play_kind, run_seeds
+from tests.sim.seeds import EVENTS, JOBS, RunOfSeeds, keep_failing, parse_seed, play_kind, run_seeds
 from tests.sim.sometimes import ALL
 
 
@@ -27,7 +29,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.sim", description="Soak and replay simulated histories.")
     parser.add_argument("count", nargs="?", type=int, default=1000, help="seeds")
     parser.add_argument("--first", type=int, default=0, help="first seed")
-    parser.add_argument("--kind", choices=(*ALL_KINDS, JOBS), default=None, help="queues of one kind, or jobs")
+    parser.add_argument("--kind", choices=(*ALL_KINDS, JOBS, EVENTS), default=None, help="queues of one kind, or jobs")
     parser.add_argument("--jobs", type=int, default=None, help="processes; one per core by default")
     parser.add_argument("--dry", action="store_true", help="do not keep the seeds that fail")
     parser.add_argument("--replay", metavar="KIND:SEED", help="play one history, as mixed:66 or unordered:7")
@@ -38,7 +40,7 @@ def main() -> int:
         return _tell(play_kind(seed, kind), options.about)
     started = time.monotonic()
     run = run_seeds(range(options.first, options.first + options.count), options.jobs, options.kind)
-    _summarise(run, time.monotonic() - started, ALL_OF_JOBS if options.kind == JOBS else ALL)
+    _summarise(run, time.monotonic() - started, {JOBS: ALL_OF_JOBS, EVENTS: ALL_OF_EVENTS}.get(options.kind, ALL))
     if run.failures and not options.dry:
         keep_failing(run.failures)
     return 1 if run.failures else 0

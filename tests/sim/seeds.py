@@ -11,6 +11,7 @@ from time import process_time
 
 from flowcatalyst.core import interpreter
 from flowcatalyst.simulation.history import Kind
+from tests.sim.jobs.events_play import play_events
 from tests.sim.jobs.play import Played as PlayedJobs
 from tests.sim.jobs.play import play as play_jobs
 from tests.sim.plan import ALL_KINDS
@@ -20,6 +21,7 @@ from tests.sim.sometimes import happened
 REGRESSION_FILE = Path(__file__).parent / "regression_seeds.txt"
 CHUNK = 20
 JOBS = "jobs"  # no kind of queue: histories of dispatch jobs
+EVENTS = "events"  # and of events that become jobs
 
 
 @dataclass(slots=True, frozen=True)
@@ -116,6 +118,8 @@ def run_one(seed: int, kind: str) -> RunOfSeeds:
 
 def play_kind(seed: int, kind: str) -> Played | PlayedJobs:
     """The history of a seed: on queues of a kind, or of jobs."""
+    if kind == EVENTS:
+        return play_events(seed)
     return play_jobs(seed) if kind == JOBS else play(seed, kind)
 
 
@@ -131,7 +135,7 @@ def _problems(played: Played | PlayedJobs) -> list[str]:
 def parse_seed(text: str) -> tuple[str, int]:
     """`mixed:66` -> ("mixed", 66)."""
     kind, _, number = text.partition(":")
-    kinds = (*ALL_KINDS, JOBS)
+    kinds = (*ALL_KINDS, JOBS, EVENTS)
     if kind not in kinds or not number.isdigit():
         raise SystemExit(f"{text!r} is not a seed: write one of {', '.join(kinds)} and a number, as mixed:66")
     return kind, int(number)

@@ -178,9 +178,9 @@ class Catalog:
             try:
                 await self._store.remove(kind, code)
             except UnknownEntryError:
-                raise _unknown(kind, code) from None
-            finally:
                 self._forget(kind, code)
+                raise _unknown(kind, code) from None
+            self._forget(kind, code)
         await self._tell(kind)
 
     def subscription(self, code: str) -> Kept[StoredSubscription]:

@@ -57,7 +57,7 @@ class Cancelled:
     """What became of the unfinished jobs of a subscription."""
 
     done: int
-    in_flight: int  # an attempt was under way to the end: they are not cancelled
+    in_flight: int  # an attempt was under way to the end, or somebody acts on them: they are not cancelled
 
 
 async def cancel_all(store: PlatformStore, code: str, actor: str) -> Cancelled:
@@ -75,8 +75,9 @@ async def cancel_all(store: PlatformStore, code: str, actor: str) -> Cancelled:
                 if cursor is None:
                     break
                 await asyncio.sleep(BREATH_S)
-        if not refused:
+        if not refused and not await has_unfinished(store, code):
             break
+        refused = max(refused, 1)  # one that was retried meanwhile may have been passed by
     return Cancelled(done, refused)
 
 

@@ -28,11 +28,7 @@ class SimulatedHttp:
         timeout_s: float | None = None,
         lines: str = "",
     ) -> Response:
-        behaviour = self._behaviours.get(target.host)
-        if behaviour is None:
-            raise ConnectError(f"there is no host {target.host}")
-        message_id = unquote(lines.partition(f"{MESSAGE_ID}: ")[2].partition("\r\n")[0])
-        latency_s, answer = behaviour(asyncio.get_running_loop().time(), message_id)
+        latency_s, answer = self._answer(target, headers, body, lines)
         limit_s = min(timeout_s or self._timeout_s, self._timeout_s)
         await asyncio.sleep(min(latency_s, limit_s))
         if latency_s > limit_s:
@@ -40,6 +36,15 @@ class SimulatedHttp:
         if isinstance(answer, DeliveryError):
             raise answer
         return answer
+
+    def _answer(
+        self, target: Target, headers: Sequence[tuple[str, str]], body: bytes, lines: str
+    ) -> tuple[float, Response | DeliveryError]:
+        behaviour = self._behaviours.get(target.host)
+        if behaviour is None:
+            raise ConnectError(f"there is no host {target.host}")
+        message_id = unquote(lines.partition(f"{MESSAGE_ID}: ")[2].partition("\r\n")[0])
+        return behaviour(asyncio.get_running_loop().time(), message_id)
 
     async def close(self) -> None:
         """Nothing to close."""

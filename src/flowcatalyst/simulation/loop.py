@@ -174,6 +174,10 @@ class SeededLoop(asyncio.BaseEventLoop):
     def _process_events(self, event_list: list[Any]) -> None:
         """There are no files and sockets to have events."""
 
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        """One that the collector finds is of a life that ended: nothing of it runs any more, not even its clean-up."""
+        self._asyncgens.discard(agen)
+
     def call_soon_threadsafe(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise ThreadsForbiddenError
 

@@ -74,6 +74,7 @@ class Act:
     process: str = ""
     seconds: float = 0.0
     steps: int = 0
+    code: str = ""  # of a subscription
 
 
 @dataclass(slots=True)
@@ -92,12 +93,16 @@ class Plan:
     troubles_s: float = TROUBLES_S
 
     @property
+    def is_prompt(self) -> bool:
+        return self.theme == "prompt"
+
+    @property
     def orders(self) -> Iterator[Order]:
         return (order for _, batch in self.batches for order in batch)
 
 
 @dataclass(slots=True)
-class _Draw:
+class Draw:
     rng: random.Random
     hosts: tuple[str, ...]
     pools: tuple[str, ...] = TWO_POOLS
@@ -198,7 +203,7 @@ def _features(rng: random.Random) -> frozenset[str]:
 
 def _troubles(seed: int, rng: random.Random) -> Plan:
     """Everything goes wrong that can."""
-    draw = _Draw(rng, ("flaky", "flaky", "healthy", "odd", "down"), features=_features(rng))
+    draw = Draw(rng, ("flaky", "flaky", "healthy", "odd", "down"), features=_features(rng))
     processes = tuple(f"p{n}" for n in range(rng.choice((1, 2, 2, 3))))
     visibility_s = rng.choice((3.0, 3.0, 6.0, 20.0))
     pools = {
@@ -215,7 +220,7 @@ def _lapse(seed: int, rng: random.Random) -> Plan:
     """Processes stand still for longer than their leases go on, mostly in the middle of an attempt."""
     plan = _troubles(seed, rng)
     plan.theme, plan.processes, plan.visibility_s = "lapse", ("p0", "p1", "p2")[: rng.randint(2, 3)], 3.0
-    plan.batches = _Draw(rng, ("slow", "slow", "flaky"), features=_features(rng)).batches(
+    plan.batches = Draw(rng, ("slow", "slow", "flaky"), features=_features(rng)).batches(
         rng.randint(16, 32), TROUBLES_S
     )
     pauses = [
@@ -230,7 +235,7 @@ def _recalls(seed: int, rng: random.Random) -> Plan:
     plan = _troubles(seed, rng)
     plan.theme, plan.visibility_s = "recalls", rng.choice((3.0, 3.0, 20.0))
     plan.pools = {code: PoolLimits(concurrency=rng.randint(1, 3)) for code in TWO_POOLS}
-    draw = _Draw(rng, ("slow", "slow", "healthy"), features=_features(rng))
+    draw = Draw(rng, ("slow", "slow", "healthy"), features=_features(rng))
     plan.batches = draw.batches(rng.randint(16, 32), TROUBLES_S / 2)
     whats = ("cancel", "edit", "edit", "edit", "hold", "hold", "change", "retry")
     people = [
@@ -248,7 +253,7 @@ def _recalls(seed: int, rng: random.Random) -> Plan:
 
 def _prompt(seed: int, rng: random.Random) -> Plan:
     """The database is well and so are the processes: what can start has to start at once."""
-    draw = _Draw(rng, ("healthy", "healthy", "odd"), features=_features(rng))
+    draw = Draw(rng, ("healthy", "healthy", "odd"), features=_features(rng))
     processes = tuple(f"p{n}" for n in range(rng.choice((1, 2, 3))))
     pools = {code: PoolLimits(concurrency=rng.randint(1, 4)) for code in TWO_POOLS}
     whats = ("retry", "retry", "cancel", "change", "hold")

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -53,6 +53,7 @@ class Played:
     trace: int
     steps: int
     errors: list[str]  # what broke in a way nobody planned
+    rare: Callable[[Sequence[Event], dict[str, int]], set[str]] = happened
 
     @property
     def theme(self) -> str:
@@ -67,7 +68,7 @@ class Played:
         return sum(event.kind is Kind.ATTEMPT for event in self.events)
 
     def happened(self) -> set[str]:
-        return happened(self.events, self.drawn)
+        return self.rare(self.events, self.drawn)
 
 
 def play(seed: int) -> Played:
@@ -75,12 +76,12 @@ def play(seed: int) -> Played:
     return play_plan(draw_plan(seed))
 
 
-def play_plan(plan: Plan) -> Played:
+def play_plan(plan: Plan, stage: "type[Stage] | None" = None) -> Played:
     errors: list[str] = []
     quiet_logs(errors)
-    world = run_seeded(plan.seed, lambda loop: _Stage(loop, plan, errors).live())
+    world = run_seeded(plan.seed, lambda loop: (stage or Stage)(loop, plan, errors).live())
     events = world.history.events
-    violations = check(events, nack_delay_s=NACK_DELAY_S, prompt=plan.theme == "prompt")
+    violations = check(events, nack_delay_s=NACK_DELAY_S, prompt=plan.is_prompt)
     return Played(plan, events, violations, world.dice.drawn, world.loop.trace, world.loop.steps, errors)
 
 
@@ -99,7 +100,7 @@ class _Asked:
         return getattr(self._store, name)
 
 
-class _Stage:
+class Stage:
     """Does what the plan says, to the end of the history."""
 
     def __init__(self, loop: SeededLoop, plan: Plan, errors: list[str]) -> None:
@@ -112,28 +113,32 @@ class _Stage:
         self.dice = Dice(random.Random(plan.seed + 2))
         self.people = random.Random(plan.seed + 3)
         self.endpoints = Endpoints(plan.endpoint_troubles, self.rng, self.dice)
-        self.world = JobsWorld(
-            loop,
-            SimulatedHttp(self.endpoints.behaviours(), 30.0),
-            self.dice,
-            plan.pools,
-            faults=plan.store_faults,
-            delays=Delays(nack_delay_s=NACK_DELAY_S, follower_s=1.0),
-            visibility_s=plan.visibility_s,
-            poll_interval_s=plan.poll_interval_s,
-            long_poll_s=plan.long_poll_s,
-        )
+        self.world = self._new_world()
         self.stepped_s = self.latest_s = 0.0  # how far the wall clock is ahead, and ever was
         self._under_way: set[asyncio.Task[None]] = set()
+
+    def _new_world(self) -> JobsWorld:
+        http = SimulatedHttp(self.endpoints.behaviours(), 30.0)
+        return JobsWorld(self.loop, http, self.dice, self.plan.pools, **self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        plan = self.plan
+        return {
+            "faults": plan.store_faults,
+            "delays": Delays(nack_delay_s=NACK_DELAY_S, follower_s=1.0),
+            "visibility_s": plan.visibility_s,
+            "poll_interval_s": plan.poll_interval_s,
+            "long_poll_s": plan.long_poll_s,
+        }
 
     async def live(self) -> JobsWorld:
         loop, plan, world = self.loop, self.plan, self.world
         for name in plan.processes:
             world.start(name)
         for at, batch in plan.batches:
-            loop.call_at(at, self._spawn, self._create, batch)
+            loop.call_at(at, self.spawn, self._create, batch)
         for act in plan.acts:
-            loop.call_at(act.at, self._spawn, self._do, act)
+            loop.call_at(act.at, self.spawn, self.do, act)
         looking_after = loop.create_task(self._start_again())
         await asyncio.sleep(plan.troubles_s)
         while self._under_way:
@@ -147,7 +152,7 @@ class _Stage:
         world.disk.close()
         return world
 
-    def _spawn(self, work: Callable[[Any], Coroutine[Any, Any, None]], what: object) -> None:
+    def spawn(self, work: Callable[[Any], Coroutine[Any, Any, None]], what: object) -> None:
         task = self.loop.create_task(work(what))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -158,7 +163,7 @@ class _Stage:
         """Who gave his jobs keys asks again until he is told that they are kept; others hope for the best."""
         keyed = all(order.key is not None for order in batch)
         for number in range(CREATE_TRIES if keyed else 1):
-            process = await self._somebody()
+            process = await self.somebody()
             suffix = f".{number}" if number else ""
             jobs = [order.job(order.name + suffix, self.world.clock.wall()) for order in batch]
             try:
@@ -167,14 +172,14 @@ class _Stage:
             except (FlowCatalystError, NoAnswerError):
                 await asyncio.sleep(self.people.uniform(0.1, 1.0))
 
-    async def _somebody(self) -> Process:
+    async def somebody(self) -> Process:
         while not (reachable := self.world.reachable()):
             await asyncio.sleep(0.2)
         return self.people.choice(reachable)
 
     # What the plan does
 
-    async def _do(self, act: Act) -> None:
+    async def do(self, act: Act) -> None:
         world = self.world
         match act.what:
             case "stop":
@@ -193,7 +198,7 @@ class _Stage:
                 self.latest_s = max(self.latest_s, self.stepped_s)
                 world.step_clock(act.seconds)
             case "hold":
-                await self._hold(act.seconds)
+                await self.hold(act.seconds)
             case _:
                 await self._act(act.what)
 
@@ -216,7 +221,7 @@ class _Stage:
             return
         job = job or people.choice(choice)
         kind, action = self._action(what)
-        process = await self._somebody()
+        process = await self.somebody()
         asked = _Asked(process.store)
 
         def tell(result: object) -> None:
@@ -225,7 +230,7 @@ class _Stage:
                 return  # it is recalled now
             if isinstance(result, Exception):
                 in_hand = isinstance(result, InHandError) and asked.answered is True
-                refusal = Refusal(kind, isinstance(result, InHandError) and self.plan.theme == "prompt")
+                refusal = Refusal(kind, isinstance(result, InHandError) and self.plan.is_prompt)
                 self.dice.note("refused: being delivered", in_hand)
                 world.history.add(Kind.REFUSED, job, process.owner, refusal)
             elif isinstance(result, JobState):
@@ -245,16 +250,19 @@ class _Stage:
                 return Kind.CHANGED, Change(target=f"http://healthy/edited-{self.people.randint(1, 99)}")
         return Kind.CHANGED, Change(mode=self.people.choice(tuple(DispatchMode)))
 
-    async def _hold(self, seconds: float) -> None:
+    def groups(self) -> Sequence[str]:
+        return GROUPS
+
+    async def hold(self, seconds: float) -> None:
         """Hold a group for a while."""
-        group = self.people.choice(GROUPS)
+        group = self.people.choice(self.groups())
         if await self._hold_or_release(group, Kind.HELD):
             await asyncio.sleep(seconds)
             while not await self._hold_or_release(group, Kind.RELEASED):
                 await asyncio.sleep(0.5)
 
     async def _hold_or_release(self, group: str, kind: Kind) -> bool:
-        process, history, place = await self._somebody(), self.world.history, 0
+        process, history, place = await self.somebody(), self.world.history, 0
         asked = _Asked(process.store)
 
         def tell(result: object) -> None:
@@ -303,6 +311,7 @@ class _Stage:
                     left_alone.add(job)
                     continue
                 await self._act(self.people.choice(("retry", "retry", "cancel")), job)
+            await self.let_go()
             for (group,) in world.disk.rows("SELECT json_extract(name, '$') FROM groups WHERE held_since IS NOT NULL"):
                 await self._hold_or_release(group, Kind.RELEASED)
             left = {job for (job,) in world.disk.rows(f"SELECT id FROM jobs WHERE {UNFINISHED}")}
@@ -310,6 +319,9 @@ class _Stage:
                 break
             await asyncio.sleep(1.0)
         await asyncio.sleep(1.5)
+
+    async def let_go(self) -> None:
+        """What people hold up besides is let go."""
 
     async def _look_at_the_end(self) -> None:
         """How every job ended, as the store tells it to somebody who opens it afterwards."""

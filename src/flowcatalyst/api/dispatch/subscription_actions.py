@@ -1,7 +1,6 @@
 """What is done to a subscription: pause and resume it, give it another secret, try it, and send past events again."""
 
 from datetime import datetime
-from functools import partial
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -19,15 +18,14 @@ from flowcatalyst.api.dispatch.subscriptions import SUBSCRIPTIONS, Code, shown
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.control.audit import AuditAction
-from flowcatalyst.dispatch import pausing
-from flowcatalyst.dispatch.catalog_entries import StoredSubscription
+from flowcatalyst.dispatch import subscribing
 from flowcatalyst.dispatch.event import NewEvent
 from flowcatalyst.dispatch.event_types import MAX_TYPE_CHARS, sample_type
 from flowcatalyst.dispatch.job import InvalidJobError, as_seconds, check_text
 from flowcatalyst.dispatch.replaying import MAX_ID_CHARS, replay
 from flowcatalyst.dispatch.rotation import DEFAULT_OVERLAP_S, MAX_OVERLAP_S, rotated, sealed
 from flowcatalyst.dispatch.store.contract import JobStateError
-from flowcatalyst.dispatch.subscription import SubscriptionStatus, jobs_of
+from flowcatalyst.dispatch.subscription import jobs_of
 from flowcatalyst.http.signing import new_secret
 
 SAMPLE_SOURCE: Final = "flowcatalyst"
@@ -84,10 +82,6 @@ _sample = msgspec.json.Decoder(Sample)
 _replay = msgspec.json.Decoder(Replay)
 
 
-def _with_status(status: SubscriptionStatus, before: StoredSubscription) -> StoredSubscription:
-    return msgspec.structs.replace(before, status=status)
-
-
 @post(
     f"{SUBSCRIPTIONS}/{{code:str}}/pause",
     status_code=HTTPStatus.OK,
@@ -98,9 +92,8 @@ async def pause_subscription(request: Request[Any, Any, Any], app: TheApp, code:
     """Nothing of it starts from the answer on until it is resumed; attempts in flight end as usual. Events go on
     becoming jobs of it, which wait in order."""
     platform, actor = platform_of(app), actor_of(request)
-    await platform.catalog.change_subscription(code, partial(_with_status, SubscriptionStatus.PAUSED))
     try:
-        await pausing.pause(platform.store, code)
+        await subscribing.pause(platform, code)
     except JobStateError:  # it is paused all the same
         app.audit.record(actor, AuditAction.SUBSCRIPTION_PAUSE, f"subscription {code}", "a router did not answer")
         raise
@@ -116,11 +109,7 @@ async def pause_subscription(request: Request[Any, Any, Any], app: TheApp, code:
 )
 async def resume_subscription(request: Request[Any, Any, Any], app: TheApp, code: Code) -> SubscriptionView:
     """What waited goes on, in order."""
-    platform = platform_of(app)
-    await platform.catalog.ready()
-    platform.catalog.subscription(code)
-    await pausing.resume(platform.store, code)
-    await platform.catalog.change_subscription(code, partial(_with_status, SubscriptionStatus.ACTIVE))
+    await subscribing.resume(platform_of(app), code)
     app.audit.record(actor_of(request), AuditAction.SUBSCRIPTION_RESUME, f"subscription {code}")
     return shown(app, code)
 

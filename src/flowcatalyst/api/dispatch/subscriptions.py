@@ -1,7 +1,5 @@
 """/api/subscriptions: who wants to know what, and how they are told."""
 
-from collections.abc import Callable
-from contextlib import suppress
 from http import HTTPStatus
 from itertools import islice
 from typing import Annotated, Any, Final
@@ -26,11 +24,11 @@ from flowcatalyst.api.dispatch.subscription_views import (
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.control.audit import AuditAction
-from flowcatalyst.dispatch import pausing
+from flowcatalyst.dispatch import subscribing
 from flowcatalyst.dispatch.catalog_entries import StoredSubscription, plain_fields
 from flowcatalyst.dispatch.rotation import sealed
 from flowcatalyst.dispatch.store.contract import JobStateError
-from flowcatalyst.dispatch.store.platform_contract import EntryKind, UnknownEntryError
+from flowcatalyst.dispatch.subscribing import Edit, UnfinishedJobsError
 from flowcatalyst.dispatch.subscription import (
     MAX_CODE_CHARS,
     InvalidSubscriptionError,
@@ -43,7 +41,6 @@ from flowcatalyst.http.signing import new_secret
 SUBSCRIPTIONS: Final = "/api/subscriptions"
 MAX_LISTED: Final = 1000
 Code = Annotated[str, PathParameter(max_length=MAX_CODE_CHARS, description="Code of the subscription")]
-Edit = Callable[[StoredSubscription], StoredSubscription]
 
 _new = msgspec.json.Decoder(NewSubscription)
 _whole = msgspec.json.Decoder(Subscription)
@@ -73,12 +70,10 @@ async def create_subscription(request: Request[Any, Any, Any], app: TheApp) -> S
     wall = app.clock.wall()
     secret = new_secret() if asked.secret is None else asked.secret
     document = StoredSubscription(**plain_fields(asked), secrets=(sealed(platform.sealer, asked.code, secret, wall),))
-    if asked.code not in platform.catalog.subscriptions and await pausing.has_unfinished(platform.store, asked.code):
-        detail = f"there are unfinished jobs of a subscription {asked.code} that was deleted: DELETE it once more"
-        raise ProblemError(HTTPStatus.CONFLICT, detail)
-    await platform.catalog.add(EntryKind.SUBSCRIPTION, asked.code, document)
-    if asked.status is SubscriptionStatus.PAUSED:
-        await pausing.pause(platform.store, asked.code)
+    try:
+        await subscribing.add(platform, document)
+    except UnfinishedJobsError as error:
+        raise ProblemError(HTTPStatus.CONFLICT, str(error)) from None
     app.audit.record(actor, AuditAction.SUBSCRIPTION_CREATE, f"subscription {asked.code}", in_words(document))
     kept = platform.catalog.subscription(asked.code)
     return SubscriptionWithSecret.with_secret(platform.catalog, kept, wall, secret)
@@ -160,44 +155,29 @@ async def delete_subscription(request: Request[Any, Any, Any], app: TheApp, code
     """It gets no events any more, and its unfinished jobs are cancelled. A DELETE that did not come to its end can be
     repeated."""
     platform, actor = platform_of(app), actor_of(request)
-    await platform.catalog.ready()
-    known = code in platform.catalog.subscriptions
-    if not known and ("\0" in code or not await pausing.has_unfinished(platform.store, code)):
-        platform.catalog.subscription(code)  # raises: there is none
-    with suppress(JobStateError):  # what a router does not return is in flight, as far as can be known
-        await pausing.pause(platform.store, code)
-    with suppress(UnknownEntryError):  # an earlier DELETE came so far
-        await platform.catalog.remove(EntryKind.SUBSCRIPTION, code)
-    cancelled = await pausing.cancel_all(platform.store, code, actor.who)
+    cancelled = await subscribing.remove(platform, code, actor.who)
     app.job_counts.cancelled += cancelled.done
-    if not cancelled.in_flight:
-        await pausing.resume(platform.store, code)  # there is nothing left to be paused
     detail = f"{cancelled.in_flight} jobs in flight" if cancelled.in_flight else ""
     app.audit.record(actor, AuditAction.SUBSCRIPTION_DELETE, f"subscription {code}", detail, cancelled.done)
     return DeletedSubscription(code, cancelled.done, cancelled.in_flight)
 
 
 async def _save(request: Request[Any, Any, Any], app: ServedRouter, code: str, edit: Edit) -> SubscriptionView:
-    """Put what `edit` makes of a subscription in its place, if it can be.
-
-    What the catalog says is ACTIVE has to be so: it says so last when one is resumed, and PAUSED first.
-    """
-    platform = platform_of(app)
-    await platform.catalog.ready()
+    """Put what `edit` makes of a subscription in its place, if it can be."""
 
     def checked(before: StoredSubscription) -> StoredSubscription:
         after = edit(before)
         check(app, after)
         return after
 
-    now = platform.catalog.subscription(code).document
-    if checked(now).status is SubscriptionStatus.ACTIVE and now.status is SubscriptionStatus.PAUSED:
-        await pausing.resume(platform.store, code)
-    before, after = await platform.catalog.change_subscription(code, checked)
+    try:
+        before, after = await subscribing.save(platform_of(app), code, checked)
+    except JobStateError:  # it is changed and paused all the same
+        detail = "status, a router did not answer"
+        app.audit.record(actor_of(request), AuditAction.SUBSCRIPTION_CHANGE, f"subscription {code}", detail)
+        raise
     detail = ", ".join(name for name in before.__struct_fields__ if getattr(before, name) != getattr(after, name))
     app.audit.record(actor_of(request), AuditAction.SUBSCRIPTION_CHANGE, f"subscription {code}", detail or "no change")
-    if after.status is SubscriptionStatus.PAUSED and before.status is SubscriptionStatus.ACTIVE:
-        await pausing.pause(platform.store, code)
     return shown(app, code)
 
 

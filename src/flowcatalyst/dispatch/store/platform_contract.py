@@ -124,7 +124,7 @@ class CatalogStore(Protocol):
         """All of a kind, by code."""
 
     async def add(self, kind: EntryKind, code: str, document: str) -> Entry:
-        """Raises `CodeTakenError`."""
+        """Raises `CodeTakenError`. A pause that a subscription of its code left behind is over."""
 
     async def change(
         self, kind: EntryKind, code: str, document: str, revision: int | None = None, *, quiet: bool = False

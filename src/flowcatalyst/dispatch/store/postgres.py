@@ -242,8 +242,9 @@ class PostgresJobStore:
         return await self._read(partial(postgres_catalog.entries, kind=kind))
 
     async def add(self, kind: EntryKind, code: str, document: str) -> Entry:
-        wall = self._clock.wall()
-        return await self._record(partial(postgres_catalog.add, kind=kind, code=code, document=document, wall=wall))
+        wall, number = self._clock.wall(), await self._number()
+        add = partial(postgres_catalog.add, queue=number, kind=kind, code=code, document=document, wall=wall)
+        return await self._record(add)
 
     async def change(
         self, kind: EntryKind, code: str, document: str, revision: int | None = None, *, quiet: bool = False

@@ -32,11 +32,15 @@ async def entries(connection: Connection, kind: EntryKind) -> list[Entry]:
     return [_entry(row) for row in rows]
 
 
-async def add(connection: Connection, kind: EntryKind, code: str, document: str, wall: float) -> Entry:
-    statement = f"SELECT {_COLUMNS} FROM add_entry($1, $2, $3, $4)"
-    row = await connection.fetchrow(statement, kind, stored(code), stored(document), wall)
-    if row is None:
-        raise CodeTakenError(f"there is a {kind} {code} already")
+async def add(connection: Connection, queue: int, kind: EntryKind, code: str, document: str, wall: float) -> Entry:
+    """Another subscription of its code may have been removed while it was paused: that is over."""
+    async with connection.transaction():
+        if kind is EntryKind.SUBSCRIPTION:
+            await connection.execute("SELECT set_paused($1, $2, false)", queue, stored(code))
+        statement = f"SELECT {_COLUMNS} FROM add_entry($1, $2, $3, $4)"
+        row = await connection.fetchrow(statement, kind, stored(code), stored(document), wall)
+        if row is None:
+            raise CodeTakenError(f"there is a {kind} {code} already")
     return _entry(row)
 
 

@@ -6,7 +6,7 @@ Each rule is a function of an event and of what was true just before it. docs/si
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from flowcatalyst.simulation.jobs import endings, order, ownership, schedule
+from flowcatalyst.simulation.jobs import endings, order, ownership, schedule, subscriptions, webhooks
 from flowcatalyst.simulation.jobs.history import Event, Kind
 from flowcatalyst.simulation.jobs.progress import progress
 from flowcatalyst.simulation.jobs.story import Story
@@ -42,10 +42,13 @@ RULES: Final[dict[str, tuple[frozenset[Kind], Rule]]] = {
     "a message for each job that waits": (frozenset({Kind.FINAL}), endings.a_message_for_each_job_that_waits),
     "figures equal a scan": (frozenset({Kind.COUNTED}), endings.figures_equal_a_scan),
     "nothing leaks": (frozenset({Kind.STOPPED}), endings.nothing_leaks),
+    **subscriptions.RULES,
+    **webhooks.RULES,
 }
 KNOWN: Final = "nothing comes from nowhere"
 PROGRESS: Final = "progress"
-ALL_RULES: Final = (*RULES, KNOWN, PROGRESS)
+SEEN: Final = "changes are seen"
+ALL_RULES: Final = (*RULES, KNOWN, PROGRESS, SEEN)
 NOT_OF_JOBS: Final = (Kind.CREATED, Kind.HELD, Kind.HOLD_TOLD, Kind.RELEASED, Kind.STEPPED, Kind.HEALED, Kind.COUNTED)
 OF_PROCESSES: Final = (
     Kind.STARTED,
@@ -56,7 +59,21 @@ OF_PROCESSES: Final = (
     Kind.PAUSED,
     Kind.RESUMED,
 )
-OF_JOBS: Final = frozenset(Kind) - {*NOT_OF_JOBS, *OF_PROCESSES}
+OF_EVENTS: Final = (
+    Kind.INTAKE,
+    Kind.KEPT,
+    Kind.EVENT_TOLD,
+    Kind.ENTRY,
+    Kind.SEEN,
+    Kind.PAUSE,
+    Kind.PAUSE_TOLD,
+    Kind.RESUME,
+    Kind.RESUME_TOLD,
+    Kind.REMOVE_TOLD,
+    Kind.REPLAY,
+    Kind.REPLAY_TOLD,
+)
+OF_JOBS: Final = frozenset(Kind) - {*NOT_OF_JOBS, *OF_PROCESSES, *OF_EVENTS}
 
 
 def check(events: Sequence[Event], *, nack_delay_s: float, prompt: bool) -> list[tuple[str, Violation]]:
@@ -76,4 +93,5 @@ def check(events: Sequence[Event], *, nack_delay_s: float, prompt: bool) -> list
         story.read(event)
     if prompt:
         found += [(PROGRESS, violation) for violation in progress(events, nack_delay_s)]
+        found += [(SEEN, violation) for violation in subscriptions.seen_in_time(events)]
     return found

@@ -9,8 +9,10 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from flowcatalyst.core.message import Outcome, Settled
+from flowcatalyst.dispatch.catalog_entries import StoredSubscription
 from flowcatalyst.dispatch.job import Job, JobState
 from flowcatalyst.dispatch.store.contract import AttemptMade
+from flowcatalyst.receiver import Verdict
 
 
 class Kind(StrEnum):
@@ -44,6 +46,21 @@ class Kind(StrEnum):
     HEALED = "healed"  # [] store and endpoints behave from now on
     FINAL = "final"  # [Final] how a job ended
     COUNTED = "counted"  # [Counts] what the store says of itself at the end
+
+    # Of events and subscriptions: `job` is the id of the event, or the code of the subscription
+    INTAKE = "intake"  # [] a process begins to look who wants an event
+    KEPT = "kept"  # [KeptEvent] the store has it, with its jobs
+    EVENT_TOLD = "event told"  # [ToldEvent] somebody was told that his event is kept under this id
+    ENTRY = "entry"  # [Version] the catalog has it like this from now on
+    SEEN = "seen"  # [revision] a process knows the catalog, or one subscription, as it was then
+    PAUSE = "pause"  # [] the store has a subscription as paused
+    PAUSE_TOLD = "pause told"  # [place of PAUSE in the history] somebody was told that nothing of it starts
+    RESUME = "resume"  # []
+    RESUME_TOLD = "resume told"  # []
+    REMOVE_TOLD = "remove told"  # [place of its ENTRY] somebody was told that all its jobs are over
+    REPLAY = "replay"  # [Replay] somebody asks for one
+    REPLAY_TOLD = "replay told"  # [Replay] all its jobs are there
+    RECEIVED = "received"  # [Received] the webhook of a job is at its endpoint
 
 
 class Sent(NamedTuple):
@@ -96,6 +113,56 @@ class Counts:
 
 
 @dataclass(slots=True, frozen=True)
+class KeptEvent:
+    """An event as it was kept. `jobs` are those that the store really has."""
+
+    type: str
+    group: str | None
+    key: str | None  # its deduplication id
+    jobs: tuple[Job, ...]
+    count: int  # of jobs, as the store says it
+    created_at: float
+
+
+class ToldEvent(NamedTuple):
+    """What the sender of an event was told."""
+
+    key: str | None
+    jobs: int
+
+
+@dataclass(slots=True, frozen=True)
+class Version:
+    """A subscription as the catalog has it from a revision on; None: it is not there."""
+
+    revision: int
+    document: StoredSubscription | None
+
+
+@dataclass(slots=True, frozen=True)
+class Replay:
+    """Past events of a span for one subscription. Whoever repeats it gives the same id."""
+
+    id: str
+    span: tuple[float, float]
+
+
+@dataclass(slots=True, frozen=True)
+class Received:
+    """A webhook as its receiver saw it."""
+
+    subscription: str | None
+    group: str | None
+    seq: int | None
+    prev: int | None
+    signed_by: frozenset[str]  # secrets of the subscription whose signatures it has
+    signatures: int  # that it has in all
+    verdict: Verdict
+    done: bool  # and handled
+    was_done: bool  # a webhook with its id was handled before
+
+
+@dataclass(slots=True, frozen=True)
 class Event:
     at: float
     wall: float
@@ -124,6 +191,15 @@ def _in_short(value: object) -> str:
         case Final():
             tries = [made.status or made.error for made in value.attempts]
             return f"{value.state.status} {value.state.failures} failures {tries} in {value.lanes}"
+        case KeptEvent():
+            return f"{value.type} {value.group} {[job.id for job in value.jobs]}"
+        case Version(document=None):
+            return f"revision {value.revision}: removed"
+        case Version(document=known) if known is not None:
+            return f"revision {value.revision}: {known.status} {known.patterns} {known.mode} {known.target_url}"
+        case Received():
+            signed = f"{len(value.signed_by)}/{value.signatures}"
+            return f"{value.group} {value.seq}/{value.prev} {value.verdict.value} {'done' * value.done} signed {signed}"
     return str(value)
 
 

@@ -69,6 +69,8 @@ def _could_start_at(known: Known, story: Story, slots: _Slots, event: Event) -> 
     job = known.job
     if isinf(known.not_before) or known.flights or (known.hold is not None and known.hold.answer is not None):
         return None
+    if job.subscription in story.facts.paused or job.subscription in story.facts.going_on:
+        return None
     if known.mode is not DispatchMode.IMMEDIATE and (job.group in story.held or not _is_its_turn(known, story)):
         return None
     if not slots.free(known):

@@ -68,6 +68,7 @@ class Disk:
         self.path = Path("simulated.db")
         self.owners: set[str] = set()  # alive
         self.expired: set[str] = set()  # jobs of which the history was told
+        self.cancelled: set[str] = set()  # the same, of those that were cancelled with their subscription
         self._uri = f"file:simulated-{next(_databases)}?mode=memory&cache=shared"
         self._connections: dict[str, Connection] = {}
         self._connection = self.connect("")  # while there is one, it exists
@@ -276,7 +277,7 @@ class WitnessedJobQueue(SqliteJobQueue):
 
     async def expire(self, store: SqliteJobStore) -> None:
         """What housekeeping does now and then."""
-        await self._witnessed(store.expire(EXPIRED_AT_ONCE), lambda _: None, self.tell_expired)
+        await self.witnessed(store.expire(EXPIRED_AT_ONCE), lambda _: None, self.tell_expired)
 
     def tell_expired(self, connection: Connection) -> None:
         """Tell of jobs that expired in the transaction that is under way."""
@@ -290,12 +291,12 @@ class WitnessedJobQueue(SqliteJobQueue):
             self._tell(Kind.EXPIRED, name)
 
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
-        return await self._witnessed(super().ack(deliveries), partial(self._tell_settled, Kind.ACKED, deliveries, {}))
+        return await self.witnessed(super().ack(deliveries), partial(self._tell_settled, Kind.ACKED, deliveries, {}))
 
     async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
         how = {"delay_s": delay_s, "unlock": unlock}
         nacking = super().nack(deliveries, delay_s, unlock=unlock)
-        return await self._witnessed(nacking, partial(self._tell_settled, Kind.NACKED, deliveries, how))
+        return await self.witnessed(nacking, partial(self._tell_settled, Kind.NACKED, deliveries, how))
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
         until = self._clock.monotonic() + seconds
@@ -305,7 +306,7 @@ class WitnessedJobQueue(SqliteJobQueue):
                 if result is Settled.OK:
                     self._tell(Kind.EXTENDED, delivery.pointer.id, until)
 
-        return await self._witnessed(super().extend(deliveries, seconds), tell)
+        return await self.witnessed(super().extend(deliveries, seconds), tell)
 
     def _requeue(self, leasing: "asyncio.Future[Taken]") -> None:
         names: list[str] = []
@@ -333,16 +334,17 @@ class WitnessedJobQueue(SqliteJobQueue):
 
         return super()._submit(witnessed)
 
-    async def _witnessed(
+    async def witnessed(
         self, call: Awaitable[T], tell: Callable[[T], None], look: Callable[[Connection], None] = _nothing
     ) -> T:
+        before = WITNESS.get(), LOOK.get()
         WITNESS.set(tell)
         LOOK.set(look)
         try:
             return await call
         finally:
-            WITNESS.set(None)
-            LOOK.set(_nothing)
+            WITNESS.set(before[0])
+            LOOK.set(before[1])
 
     def _tell_settled(
         self, kind: Kind, deliveries: Sequence[Delivery], how: dict[str, Any], results: list[Settled]

@@ -8,6 +8,7 @@ from math import inf
 
 from flowcatalyst.core.message import DispatchMode, Outcome, Result, Settled
 from flowcatalyst.dispatch.job import Job, Status
+from flowcatalyst.simulation.jobs.facts import Facts
 from flowcatalyst.simulation.jobs.history import Event, Kind, Lease, Settlement
 
 GRAIN_S = 1e-6  # times are sums of floats
@@ -55,6 +56,8 @@ class Known:
     sent_to: dict[str, str] = field(default_factory=dict)  # by process: the target of its latest attempt
     delivered_to: dict[str, str] = field(default_factory=dict)  # the same of its latest 2xx
     began: dict[str, int] = field(default_factory=dict)  # by process: where in the history its latest attempt is
+    requests: int = 0  # attempts that were begun
+    sent_in_order: dict[str, bool] = field(default_factory=dict)  # by process: whether it was in order when handed out
     void: set[str] = field(default_factory=set)  # of the flights: those that began before somebody changed it
 
     @property
@@ -73,6 +76,7 @@ class Story:
         self.stopping: set[str] = set()
         self.held: dict[str, int] = {}  # groups that somebody holds, and since when
         self.quiet: set[str] = set()  # of these, groups of which somebody was told so
+        self.facts = Facts()
         self.latest_wall = 0.0
         self.index = 0
         self._nack_delay_s = nack_delay_s
@@ -95,6 +99,7 @@ class Story:
                     known.hold.until = max(known.hold.until, event.value)
             case Kind.ATTEMPT if known is not None:
                 known.flights.add(event.process)
+                known.requests += 1
                 known.sent_to[event.process] = event.value.target
                 known.began[event.process] = self.index
                 if (mine := known.in_memory.get(event.process)) is not None and mine.is_of_before:
@@ -105,8 +110,12 @@ class Story:
                 known.flights.discard(event.process)
                 known.void.discard(event.process)
             case Kind.ACKED if known is not None:
+                if known.finished is None:
+                    self.facts.settled(event, known.job.group or "")
                 self._acked(known, event.process, event.value)
             case Kind.NACKED if known is not None:
+                if known.finished is None and known.hold is not None:
+                    self.facts.settled(event, known.job.group or "")
                 self._nacked(known, event.process, event.value)
             case Kind.RETRIED if known is not None:
                 known.failures, known.not_before, known.in_error, known.is_delayed = 0, 0.0, False, False
@@ -130,7 +139,15 @@ class Story:
                 self.stopping.add(event.process)
             case Kind.SIGNED_OFF | Kind.CRASHED | Kind.STOPPED:
                 self.gone.add(event.process)
+            case Kind.RECEIVED if known is not None and event.value.seq is not None and known.in_lane_since is not None:
+                places = self.facts.of_group(known.job.group or "")
+                places.begun_to = max(places.begun_to, event.value.seq)
+        self.facts.read(event)
         self.index += 1
+
+    def lane_of(self, known: Known) -> str:
+        """What is handed out with others of its group, or alone."""
+        return f"group {known.job.group}" if known.in_lane_since is not None else known.job.id
 
     def _created(self, job: Job) -> None:
         since = None if job.mode is DispatchMode.IMMEDIATE else self.index
@@ -142,6 +159,9 @@ class Story:
 
     def _taken(self, known: Known, event: Event) -> None:
         lease: Lease = event.value
+        known.sent_in_order[event.process] = known.mode is not DispatchMode.IMMEDIATE
+        if known.job.group is not None and known.mode is not DispatchMode.IMMEDIATE:
+            self.facts.taken(event, self.lane_of(known), known.job.group)
         before = known.in_memory.get(event.process)
         if known.in_lane_since is not None:  # whoever had others of its group has them no longer
             for other in self.in_lane_with(known):
@@ -165,6 +185,8 @@ class Story:
 
     def _answer(self, known: Known, event: Event) -> None:
         outcome: Outcome = event.value
+        if known.job.group is not None and known.hold is not None and known.hold.process == event.process:
+            self.facts.answered(event, known.hold.number, self.lane_of(known), known.job.group)
         known.flights.discard(event.process)
         known.tried[event.process] = self.index
         if outcome.result is Result.SUCCESS:

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -34,11 +35,16 @@ from flowcatalyst.simulation.loop import SeededLoop, VirtualClock
 from flowcatalyst.simulation.queue import Dice
 
 T = TypeVar("T")
+AnyStore = TypeVar("AnyStore", bound=WitnessedJobStore)
 QUEUE = "jobs"
 OPEN_AGAIN_S = 0.5
 HOUSEKEEPING_S = 1.5
 CALL_TIMEOUT_S = 8.0  # after which a client hangs up; what it asked for may happen all the same
 REQUEST = "request"  # a task of whoever asks a process: the API ends those with its connections
+
+
+# Which process sends the request that this task makes.
+SENDER: ContextVar[str] = ContextVar("sender", default="")
 
 
 class NoAnswerError(Exception):
@@ -55,6 +61,7 @@ class _Witness:
         name = delivery.pointer.id
         sent = Sent(delivery.pool, delivery.pointer.mediation_target)
         self._history.add(Kind.ATTEMPT, name, self._process, sent)
+        SENDER.set(self._process)
         try:
             outcome = await self._mediator.attempt(delivery, timeout_s)
         except BaseException:
@@ -106,7 +113,7 @@ class Process:
         self.is_up = False  # its store is open and its engine runs
         self.stopping = False
         self.paused = False
-        self.housekeeping: asyncio.Task[None] | None = None
+        self.tasks: list[asyncio.Task[None]] = []  # what it does besides delivering
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
@@ -157,7 +164,11 @@ class JobsWorld:
         process.engine.start(queues, self.pools, process.engine.witness, _NoLog(), self._delays)
         limits = {code: limits.concurrency for code, limits in self.pools.items()}
         self.history.add(Kind.STARTED, process=process.owner, value=limits)
-        process.housekeeping = self.loop.create_task(self._keep_house(process))
+        process.tasks.append(self.loop.create_task(self._keep_house(process)))
+        await self._work(process)
+
+    async def _work(self, process: Process) -> None:
+        """What a process does besides, from now on."""
 
     async def _keep_house(self, process: Process) -> None:
         while True:
@@ -185,9 +196,10 @@ class JobsWorld:
 
     async def _stop(self, process: Process) -> None:
         await process.engine.stop()
-        if process.housekeeping is not None:
-            process.housekeeping.cancel()
-            await asyncio.wait([process.housekeeping])
+        for task in process.tasks:
+            task.cancel()
+        if process.tasks:
+            await asyncio.wait(process.tasks)
         await process.store.close()
 
     def crash(self, name: str) -> None:
@@ -293,8 +305,11 @@ class JobsWorld:
 
     def new_store(self, owner: str) -> WitnessedJobStore:
         """The store as a process opens it."""
+        return self._open_store(WitnessedJobStore, owner)
+
+    def _open_store(self, kind: type[AnyStore], owner: str) -> AnyStore:
         make_file = partial(SimulatedFile, disk=self.disk, owner=owner, faults=self.faults, dice=self.dice)
-        store = WitnessedJobStore(self.disk.path, self.clock, make_file=make_file)
+        store = kind(self.disk.path, self.clock, make_file=make_file)
         store.queue = WitnessedJobQueue(
             store.queue.store,
             self.disk,

@@ -7,6 +7,7 @@ transaction.
 import sqlite3
 from typing import Any, Final
 
+from flowcatalyst.dispatch.store.job_rows.pause import set_paused
 from flowcatalyst.dispatch.store.platform_contract import (
     CodeTakenError,
     Entry,
@@ -58,6 +59,8 @@ def add(
         return CodeTakenError(f"there is a {kind} {code} already")
     values = {"kind": kind, "code": code, "document": document, "wall": wall}
     values["revision"] = one(connection, _NEXT_REVISION)
+    if kind is EntryKind.SUBSCRIPTION:  # another one of its code may have been removed while it was paused
+        set_paused(connection, code, now, wall, paused=False)
     return _entry(connection.execute(_ADD, values).fetchone())
 
 

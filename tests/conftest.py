@@ -5,6 +5,8 @@ import gc
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +17,8 @@ import uvloop
 
 from flowcatalyst.core import interpreter
 from tests.servers import NOT_TESTED, AmqpClientFinder, ServerMissingError, needs, program, skip_or_fail
+from tests.support.scratch import NoScratchError, scratch
+from tests.support.shares import Shares
 from tests.support.virtual_loop import VirtualLoop
 
 LOG_LINES: Final = 30  # of a failed test; more would hide what failed
@@ -89,6 +93,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # the processes of a run have folders in that of the first
+        until_the_end = ExitStack()
+        config.add_cleanup(until_the_end.close)
+        try:
+            until_the_end.enter_context(scratch(partial(print, file=sys.stderr, flush=True)))
+        except NoScratchError as error:
+            raise pytest.UsageError(str(error)) from None
     if config.getoption("--quick"):
         hypothesis.settings.load_profile("quick")
 
@@ -158,6 +169,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left = {item for item in items if item.get_closest_marker("thorough") or item.get_closest_marker("brokers")}
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Shares | None:
+    return Shares(config, log, lambda file: _is_thorough(Path(file))) if config.option.dist == "loadgroup" else None
 
 
 def pytest_collection_finish() -> None:

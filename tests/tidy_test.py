@@ -25,6 +25,7 @@ PURE = [
         SOURCE / "dispatch" / f"{name}.py"
         for name in ("job", "event", "event_types", "cloudevents", "conditions", "filters", "subscription", "matcher")
     ),
+    *(SOURCE / "dispatch" / f"{name}.py" for name in ("stamp", "catalog_entries")),
     SOURCE / "core" / "settings.py",
     SOURCE / "sandbox" / "order_judge.py",
     SOURCE / "control" / "router_config.py",

@@ -19,7 +19,10 @@ function verify(body, headers) {
 // The rules of docs/receivers.md. Between check and done nothing may be awaited, or the group has to be locked.
 function check(group, id, seq, prev) {
   const { last, floor, ids } = groups.get(group) ?? { last: 0, floor: 0, ids: new Map() };
-  if (ids.get(seq) === id) return "repeat";
+  if ([...ids.values()].includes(id)) {
+    if (ids.get(seq) !== id) done(group, id, seq, prev); // what follows will call this position delivered
+    return "repeat";
+  }
   if (prev > floor && !ids.has(prev)) return "gap";
   return seq > last ? "next" : "regression";
 }

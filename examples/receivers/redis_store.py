@@ -2,7 +2,7 @@
 
     guard = GroupGuard(RedisGuardStore(redis.Redis(host="127.0.0.1")))
 
-A group is a hash (last, floor) and a sorted set of "position webhook-id" members. A script changes both in one step.
+A group is a hash (last, floor) and a sorted set of webhook ids by position. A script changes both in one step.
 They are forgotten `forget_after_s` after their last change; the next webhook of the group is a gap then. Redis forgets
 what it had not yet written when it dies: set appendfsync to always where that matters.
 """
@@ -13,23 +13,20 @@ from flowcatalyst.receiver import Known
 from flowcatalyst.receiver.guard import REMEMBERED
 
 READ = """
-local function at(seq)
-  local found = redis.call('ZRANGEBYSCORE', KEYS[2], seq, seq)[1]
-  return found and string.match(found, ' (.*)')
-end
 local before = redis.call('HMGET', KEYS[1], 'last', 'floor')
-local known = {tonumber(before[1] or 0), tonumber(before[2] or 0), at(ARGV[1]) or '', at(ARGV[2]) and 1 or 0}
+local done_at = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or 0)
+local known = {tonumber(before[1] or 0), tonumber(before[2] or 0), done_at,
+               redis.call('ZCOUNT', KEYS[2], ARGV[2], ARGV[2])}
 """
 # As Known.after has it.
 RECORD = """
-local seq, prev, remembered = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
+local seq, prev, remembered = tonumber(ARGV[3]), tonumber(ARGV[2]), tonumber(ARGV[4])
 local floor = known[2]
 if known[4] == 0 then floor = math.max(floor, prev) end
 local last = math.max(known[1], seq, floor)
 floor = math.max(floor, last - remembered)
 redis.call('HSET', KEYS[1], 'last', string.format('%.0f', last), 'floor', string.format('%.0f', floor))
-redis.call('ZREMRANGEBYSCORE', KEYS[2], seq, seq)
-redis.call('ZADD', KEYS[2], seq, ARGV[1] .. ' ' .. ARGV[3])
+redis.call('ZADD', KEYS[2], seq, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', last - remembered)
 for _, key in ipairs(KEYS) do redis.call('PEXPIRE', key, ARGV[5]) end
 """
@@ -49,11 +46,11 @@ class RedisGuardStore:
         self._advance = redis.register_script(READ + RECORD + "return known")
         self._resume = redis.register_script(RESUME)
 
-    def get(self, group: str, seq: int, prev: int) -> Known:
-        return self._known(self._get(self._keys(group), [seq, prev]))
+    def get(self, group: str, webhook_id: str, prev: int) -> Known:
+        return self._known(self._get(self._keys(group), [webhook_id, prev]))
 
     def advance(self, group: str, seq: int, webhook_id: str, prev: int) -> Known:
-        args = [seq, prev, webhook_id, REMEMBERED, self._forget_after_ms]
+        args = [webhook_id, prev, seq, REMEMBERED, self._forget_after_ms]
         return self._known(self._advance(self._keys(group), args))
 
     def resume_after(self, group: str, seq: int) -> None:
@@ -65,6 +62,5 @@ class RedisGuardStore:
 
     @staticmethod
     def _known(found: list) -> Known:
-        last, floor, done_by, prev_done = found
-        done_by = done_by.decode() if isinstance(done_by, bytes) else done_by
-        return Known(last, floor, done_by or None, bool(prev_done))
+        last, floor, done_at, prev_done = found
+        return Known(last, floor, done_at, bool(prev_done))

@@ -14,6 +14,7 @@ import structlog
 from uvicorn.protocols.http import httptools_impl
 
 from flowcatalyst.api.access import MAX_FAILED_PASSWORDS_PER_S
+from flowcatalyst.api.scopes import SCOPES
 from flowcatalyst.control.dead_letters import DeadLetters
 from flowcatalyst.core.credentials import hash_key, hash_password, new_key
 from flowcatalyst.core.logs import LogFormat, close_logs, configure_logs
@@ -146,7 +147,10 @@ async def test_a_reader_may_read_but_not_change(tmp_path: Path, auth: dict[str, 
         assert (await router.client.request("OPTIONS", "/api/messages")).status == 204
         for method, path in CHANGES:
             answer = await router.client.request(method, path, json={})
-            answer.assert_problem(403, "may only read")
+            scope = SCOPES[
+                f"{method} {path}".replace("DEFAULT-POOL", "{code}").replace("letters/1", "letters/{number}")
+            ]
+            answer.assert_problem(403, f"may only read: this needs some with the scope {scope}")
             assert "WWW-Authenticate" not in answer.headers
 
 
@@ -287,25 +291,38 @@ async def test_the_document_says_which_credentials_each_operation_needs(
     async with running_as(tmp_path, auth, headers) as router:
         document = (await router.client.get("/schema/openapi.json")).json
     schemes = SCHEMES[auth["mode"]]
-    assert set(document["components"]["securitySchemes"]) == schemes
-    needed: list[dict[str, list[str]]] = [{name: []} for name in document["components"]["securitySchemes"]]
+    schemes_in_order = list(document["components"]["securitySchemes"])
+    assert set(schemes_in_order) == schemes
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             if path in PROBES:
                 assert operation["security"] == []
                 assert "401" not in operation["responses"]
                 continue
+            if path == "/api/dispatch/process":  # its token is not one of a person
+                assert operation["security"] == []
+                continue
             optional: list[dict[str, list[str]]] = [{}] if path == "/api/test/{receiver}" else []
-            assert operation["security"] == optional + needed
+            scope = SCOPES[f"{method.upper()} {path}"]
+            assert operation["security"] == optional + [{name: [scope]} for name in schemes_in_order]
+            assert f"Needs the scope `{scope}`." in operation["description"]
             assert "application/problem+json" in operation["responses"]["401"]["content"]
-            assert ("403" in operation["responses"]) == (method != "get")
+            assert "403" in operation["responses"]
             assert ("429" in operation["responses"]) == (auth["mode"] == "basic")
+
+
+async def test_a_router_elsewhere_needs_the_token_of_its_message_and_no_other_credentials(tmp_path: Path) -> None:
+    async with running_as(tmp_path, KEYS, {}) as router:
+        path, body = "/api/dispatch/process", {"messageId": "1"}
+        named = {"Authorization": "Bearer made-up", "Host": "platform.example"}
+        (await router.client.post(path, body, headers=named)).assert_problem(404, "dispatches no jobs")
+        (await router.client.post("/api/dispatch-jobs", body)).assert_problem(401, "needs an API key")
 
 
 async def test_the_document_says_when_probes_are_closed(tmp_path: Path) -> None:
     async with running_as(tmp_path, KEYS | {"open_probes": False}, {"X-API-Key": ADMIN_KEY}) as router:
         document = (await router.client.get("/schema/openapi.json")).json
-    assert document["paths"]["/metrics"]["get"]["security"] == [{"apiKey": []}, {"bearer": []}]
+    assert document["paths"]["/metrics"]["get"]["security"] == [{"apiKey": ["read"]}, {"bearer": ["read"]}]
 
 
 async def test_the_document_asks_for_nothing_where_nothing_is_needed(router: Running) -> None:

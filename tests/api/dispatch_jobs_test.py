@@ -110,9 +110,37 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "NUL in code": ({"code": "a\0b"}, "code has a NUL character"),
     "NUL in group": ({"messageGroup": "a\0b"}, "messageGroup has a NUL character"),
     "NUL in metadata": ({"metadata": {"a": "\0"}}, "metadata has a NUL character"),
+    "a field of messages": ({"mediationTarget": "http://127.0.0.1:9/"}, "did you mean `targetUrl`?"),
+    "a group of messages": ({"messageGroupId": "a"}, "did you mean `messageGroup`?"),
+    "a pool of messages": ({"poolCode": "A"}, "did you mean `dispatchPoolCode`?"),
+    "a mode of messages": ({"dispatchMode": "IMMEDIATE"}, "did you mean `mode`?"),
+    "one wrong header": ({"headers": {"X-A": "1", "X-B": 2}}, "`headers.X-B` must be text, not a number"),
     "deep metadata": ({"metadata": {"a": {"b": "c"}}}, "metadata"),
     "much metadata": ({"metadata": {"a": "b" * 9000}}, "metadata has more than"),
 }
+
+
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [
+        ({"messageGroup": "g"}, "without a mode it is IMMEDIATE, so it is ordered with nothing"),
+        ({"messageGroup": "g", "mode": "IMMEDIATE"}, None),
+        ({"messageGroup": "g", "mode": "NEXT_ON_ERROR"}, None),
+        ({}, None),
+        ({"dispatchPoolCode": "NOPE"}, "there is no pool 'NOPE' now: DEFAULT-POOL will take it"),
+    ],
+    ids=["group without mode", "IMMEDIATE", "NEXT_ON_ERROR", "no group", "unknown pool"],
+)
+@on_sqlite
+async def test_a_job_that_its_sender_may_not_have_meant_so_is_made_with_a_note(
+    jobs: Dispatching, given: dict[str, str], note: str | None
+) -> None:
+    made = await jobs.client.post(JOBS, jobs.body() | given)
+    batch = await jobs.client.post(f"{JOBS}/batch", {"jobs": [jobs.body() | given]})
+    assert made.status == 201
+    for job in (made.json, batch.json["results"][0]["job"]):
+        assert job.get("note") is None if note is None else job["note"].startswith(note)
+        assert job["mode"] == given.get("mode", "IMMEDIATE")
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -1,5 +1,6 @@
 """The page at /: what it says, on every screen, and what can be done there."""
 
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -45,6 +46,14 @@ async def test_every_number_of_the_page_has_a_title(idle_router: Running) -> Non
     page.feed((await idle_router.client.get("/")).text)
     assert page.found > 20
     assert page.without == []
+
+
+@on_idle_router
+async def test_titles_name_the_severities_there_are_and_say_what_waiting_counts(idle_router: Running) -> None:
+    text = (await idle_router.client.get("/")).text
+    assert f'title="How bad it is: {", ".join(Severity)}"' in text
+    [waiting] = re.findall(r'title="([^"]+)">Waiting<th title="[^"]+">Leased<', text)
+    assert "those behind a delayed message of their group" in waiting
 
 
 @on_idle_router

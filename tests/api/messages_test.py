@@ -168,6 +168,8 @@ async def test_in_a_list_good_messages_are_published_and_bad_ones_say_why(router
 async def test_a_list_of_bad_messages_only_is_a_problem_with_a_result_for_each(idle_router: Running) -> None:
     answer = await idle_router.client.post("/api/messages", [{"id": "a"}, {"id": "b", "mediationTarget": "ftp://x"}])
     answer.assert_problem(400, "none of the 2 messages", "`mediationTarget`")
+    answer = await idle_router.client.post("/api/messages", [{}])
+    answer.assert_problem(400, "the message of the list cannot be accepted: `mediationTarget` is missing")
     assert [one["status"] for one in answer.json["results"]] == ["REJECTED", "REJECTED"]
     assert answer.json["rejected"] == 2
 
@@ -185,6 +187,14 @@ GOOD = {"mediationTarget": "http://127.0.0.1:9/hook"}
         ({"mediationTarget": "/relative"}, ["only http and https"]),
         ({"mediationTarget": "http://user:pw@host/"}, ["credentials"]),
         ({"mediationTarget": 5}, ["`mediationTarget` must be text, not a number"]),
+        (
+            {**GOOD, "targetUrl": "http://127.0.0.1:9/"},
+            ["`targetUrl` is not a field here (did you mean `mediationTarget`?)"],
+        ),
+        ({**GOOD, "messageGroup": "g"}, ["`messageGroup` is not a field here (did you mean `messageGroupId`?)"]),
+        ({**GOOD, "dispatchPoolCode": "A"}, ["(did you mean `poolCode`?)"]),
+        ({**GOOD, "mode": "IMMEDIATE"}, ["(did you mean `dispatchMode`?)"]),
+        ({**GOOD, "headers": {"X-A": "1", "X-B": None}}, ["`headers.X-B` must be text, not null"]),
         ({**GOOD, "messageGroupID": "g"}, ["`messageGroupID` is not a field here (did you mean `messageGroupId`?)"]),
         ({**GOOD, "dispatchMode": "LATER"}, ["'LATER'", "IMMEDIATE, NEXT_ON_ERROR, BLOCK_ON_ERROR", "dispatchMode"]),
         ({**GOOD, "mediationType": "SMTP"}, ["'SMTP'", "HTTP"]),

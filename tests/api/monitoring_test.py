@@ -59,7 +59,7 @@ def property_names(node: Any) -> set[str]:
 @on_idle_router
 async def test_every_name_is_in_camel_case(idle_router: Running) -> None:
     found = await document(idle_router)
-    names = property_names(found)
+    names = property_names(found) - {"data_base64"}  # which is CloudEvents'
     parameters = [
         parameter
         for item in found["paths"].values()
@@ -74,4 +74,4 @@ async def test_every_name_is_in_camel_case(idle_router: Running) -> None:
 @on_idle_router
 async def test_the_document_is_the_same_after_each_start(idle_router: Running, tmp_path: Path) -> None:
     again = build_api(App(Settings(data_dir=tmp_path))).openapi_schema.to_schema()
-    assert await document(idle_router) == msgspec.to_builtins(again)
+    assert await document(idle_router) == msgspec.json.decode(msgspec.json.encode(again))

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from litestar import Litestar
 
-from flowcatalyst.api.server import _bind_error, bind
+from flowcatalyst.api.server import _bind_error, api_server, bind
 from flowcatalyst.app.router import App
 from flowcatalyst.app.serve import serve
 from flowcatalyst.control.settings import Settings
@@ -87,6 +88,27 @@ async def test_an_idle_connection_does_not_delay_the_stop(tmp_path: Path) -> Non
                 assert response.status == 200
             stopping_at = loop.time()
         assert loop.time() - stopping_at < 3
+
+
+async def test_a_stop_with_nothing_under_way_waits_for_no_timer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    sleep = asyncio.sleep
+
+    async def note(delay: float, result: None = None) -> None:
+        waited.append(delay)
+        await sleep(delay, result)
+
+    listening = bind("127.0.0.1", 0)
+    async with aiohttp.ClientSession(listening.url) as session:
+        async with api_server(Litestar([]), listening):
+            async with session.get("/nothing/here") as response:
+                assert response.status == 404
+                assert response.headers["Date"].endswith(" GMT")
+            monkeypatch.setattr(asyncio, "sleep", note)
+        monkeypatch.undo()
+    assert sum(waited) < 0.1
 
 
 async def test_a_request_under_way_is_cut_short_a_second_after_the_stop(tmp_path: Path) -> None:

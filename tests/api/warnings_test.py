@@ -1,11 +1,12 @@
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flowcatalyst.core.message import Severity
 from flowcatalyst.core.warnings import WarningCode
-from tests.api.running import Running, on_idle_router
+from tests.api.running import Running, on_idle_router, run_router
 
 PATH = "/monitoring/warnings"
 
@@ -121,3 +122,14 @@ async def test_the_filters_are_documented_at_each_operation_that_takes_them(idle
         assert sorted(set(names) - {"offset"}) == ["acknowledged", "code", "severity", "since", "source", "text"]
         assert all(parameter["description"] for parameter in operation["parameters"])
     assert [one["name"] for one in paths[f"{PATH}/{{id}}"]["delete"]["parameters"]] == ["id"]
+
+
+async def test_a_file_of_messages_or_jobs_without_bytes_is_warned_of_at_the_start(tmp_path: Path) -> None:
+    for name in ("queue.db", "jobs.db"):
+        (tmp_path / name).touch()
+    async with run_router(tmp_path, platform={"enabled": True}) as running:
+        warned = (await running.client.get("/monitoring/warnings?code=QUEUE_SETUP")).json
+    assert {one["source"] for one in warned} == {"queue.db", "jobs.db"}
+    assert all("has 0 bytes: it is used as a new one" in one["message"] for one in warned)
+    async with run_router(tmp_path, platform={"enabled": True}) as running:
+        assert (await running.client.get("/monitoring/warnings?code=QUEUE_SETUP")).json == []

@@ -16,6 +16,7 @@ from tests.conformance.job_bench import JobBench
 from tests.conformance.job_store_suite import JobStoreSuite
 from tests.conformance.job_walk_suite import JobWalkSuite
 from tests.conformance.platform_suite import PlatformSuite
+from tests.conformance.remote_suite import RemoteSuite
 from tests.servers.postgres import PostgresServer, postgres_server
 from tests.support.clocks import SetClock
 from tests.support.postgres import assert_consistent
@@ -120,7 +121,7 @@ class PostgresJobBench(JobBench):
         await self._own.database.close()
 
 
-class TestPostgresJobStore(JobStoreSuite, JobWalkSuite, PlatformSuite):
+class TestPostgresJobStore(JobStoreSuite, JobWalkSuite, PlatformSuite, RemoteSuite):
     @pytest.fixture
     async def bench(self, server: PostgresServer) -> AsyncIterator[JobBench]:
         bench = PostgresJobBench(server)

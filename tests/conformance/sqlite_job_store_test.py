@@ -14,6 +14,7 @@ from tests.conformance.job_bench import JobBench
 from tests.conformance.job_store_suite import JobStoreSuite
 from tests.conformance.job_walk_suite import JobWalkSuite
 from tests.conformance.platform_suite import PlatformSuite
+from tests.conformance.remote_suite import RemoteSuite
 from tests.support.clocks import SetClock
 
 # What was counted, and what there is.
@@ -102,7 +103,7 @@ class SqliteJobBench(JobBench):
         await self.pass_time(store.queue.capabilities.visibility_s)
 
 
-class TestSqliteJobStore(JobStoreSuite, JobWalkSuite, PlatformSuite):
+class TestSqliteJobStore(JobStoreSuite, JobWalkSuite, PlatformSuite, RemoteSuite):
     @pytest.fixture
     async def bench(self, tmp_path: Path) -> AsyncIterator[JobBench]:
         bench = SqliteJobBench(tmp_path)

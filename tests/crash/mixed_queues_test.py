@@ -8,6 +8,7 @@ import os
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +22,7 @@ from flowcatalyst.sandbox.order_judge import SeededId
 from flowcatalyst.simulation.history import Event, Facts
 from flowcatalyst.simulation.history import Kind as EventKind
 from tests.crash.scene import PATIENT_MS
-from tests.support.brokers import KINDS, LEASE_S, Place, Places, places
+from tests.support.brokers import KINDS, Place, Places, places
 from tests.support.router_process import Waits, router_process
 from tests.support.witness import Witness, messages_left
 
@@ -29,6 +30,7 @@ GROUPS, PER_GROUP = 10, 10  # of each queue, besides those without a group
 FAILING: Final = 0.1  # of the messages
 FAULTS: Final = ("500", "429", "not_acked")
 MOST_FAULTS: Final = 4  # of one message
+LEASE_S: Final = 30.0  # no lease is lost here, however busy the machine is: that would be another cause of an attempt
 EMBEDDED: Final = "embedded"
 PAIRS: Final = ((EMBEDDED, "nats"), ("elasticmq-fifo", "nats"), (EMBEDDED, "activemq"))
 SEEDS: Final = range(1, int(os.environ.get("MIXED_QUEUES_SEEDS", "1")) + 1)
@@ -82,7 +84,7 @@ class Side:
             self._file = data_dir / "queue.db"
             self.client = EmbeddedQueue(EmbeddedStore(self._file, SystemClock()), "default")
         else:
-            self.place = brokers.new(KIND_BY_NAME[name])
+            self.place = replace(brokers.new(KIND_BY_NAME[name]), visibility_s=LEASE_S)
             self.client = self.place.client()
         # Who publishes to JetStream need not name a group. Our own intake writes the default one down.
         self.group_of_the_rest = None if name == "nats" else DEFAULT_GROUP

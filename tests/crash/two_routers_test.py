@@ -24,6 +24,7 @@ from tests.servers.activemq import activemq_server
 from tests.servers.artemis import artemis_server
 from tests.support.brokers import KINDS as BROKERS
 from tests.support.brokers import Kind, Place, Places, places
+from tests.support.patient_router import SLOWER
 from tests.support.router_process import RouterProcess, Waits, router_process
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 from tests.support.two_routers import WitnessOfTwo
@@ -37,6 +38,7 @@ NOTICED_S: Final = 0.5
 CUT_S: Final = 3.0
 IDLE_S: Final = 12.0  # of the brokers; a quarter of it is the patience of the routers
 PAUSE_S: Final = IDLE_S + 3.0
+PATIENT_BUILD: Final = "tests.support.patient_router"
 SEEDS: Final = range(1, int(os.environ.get("TWO_ROUTERS_SEEDS", "1")) + 1)
 KINDS: Final = (
     Kind("activemq", partial(activemq_server, idle_s=IDLE_S), "amqp://{address}/{queue}", shows_at_once=True),
@@ -88,10 +90,10 @@ async def test_what_a_router_that_slept_had_is_delivered_by_the_other_and_by_nob
 async def test_a_router_that_is_cut_off_from_postgres_for_a_moment_keeps_what_it_has(
     brokers: Places, seed: int
 ) -> None:
-    async with two_routers(brokers.new(POSTGRES), seed) as play:
+    async with two_routers(brokers.new(POSTGRES), seed, PATIENT_BUILD) as play:
         await play.until_both_work()
         play.proxy.cut()
-        await asyncio.sleep(CUT_S)
+        await asyncio.sleep(CUT_S * SLOWER)
         await play.proxy.mend()
         await play.until_all_is_delivered()
         assert "owner_lapsed" not in play.first.log.read_text()
@@ -181,7 +183,7 @@ class Play:
 
 
 @asynccontextmanager
-async def two_routers(place: Place, seed: int) -> AsyncIterator[Play]:
+async def two_routers(place: Place, seed: int, module: str = "flowcatalyst") -> AsyncIterator[Play]:
     """At its end all promises are checked."""
     witness = WitnessOfTwo(seed)
     witness.answer_after_s = ANSWER_S
@@ -190,12 +192,13 @@ async def two_routers(place: Place, seed: int) -> AsyncIterator[Play]:
         folder.mkdir()
     async with witness.running(), tcp_proxy(place.server.port) as proxy:
         through_proxy = Waits(timeout_ms=PATIENT_MS, more=replace(place, port=proxy.port).toml)
-        async with router_process(folders[0], through_proxy) as first:
+        async with router_process(folders[0], through_proxy, module=module) as first:
             witness.watch("first", first)
             play = Play(place, seed, witness, proxy, first)
             await play.publish("run", range(OWNED_BY_FIRST), range(1, 2))
             await witness.until_acked(OWNED_BY_FIRST)  # these groups belong to it from now on
-            async with router_process(folders[1], Waits(timeout_ms=PATIENT_MS, more=place.toml)) as second:
+            directly = Waits(timeout_ms=PATIENT_MS, more=place.toml)
+            async with router_process(folders[1], directly, module=module) as second:
                 witness.watch("second", second)
                 yield play
                 ends = await asyncio.gather(first.terminate(), second.terminate())

@@ -6,6 +6,7 @@ import tarfile
 import zlib
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ async def test_the_data_of_a_running_router_is_backed_up_and_a_router_goes_on_wi
     code, said, errors = await run_cli("restore", file, "--data-dir", copy)
     assert (code, errors) == (0, "")
     assert said.startswith(f"{copy} has audit.db (")
-    assert names_in(copy) == {"audit.db", "dead-letters.db", "queue.db"}
+    assert names_in(copy) == {"audit.db", "dead-letters.db", "jobs.db", "queue.db"}
     assert all((copy / name).stat().st_mode & 0o777 == 0o600 for name in names_in(copy))
     assert len(messages_left(copy / "queue.db")) == MESSAGES
     again = tmp_path / "again"
@@ -212,6 +213,26 @@ async def test_a_backup_that_cannot_be_written_names_the_file_that_was_given(tmp
         f"flowcatalyst: {file} cannot be written (No such file or directory): name a file in a folder that exists "
         "and can be written\n"
     )
+
+
+def test_a_full_disk_is_told_of_the_backup_not_of_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path / "data", "queue.db", rows=5000).close()
+    connect = sqlite3.connect
+
+    def connect_to_a_full_disk(database: Path | str, **options: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(database, **options)
+        if ".backup-" in str(database):
+            connection.execute("PRAGMA max_page_count=3")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connect_to_a_full_disk)
+    with pytest.raises(StorageError) as told:
+        back_up(tmp_path / "data", tmp_path / "backup.tar")
+    assert str(told.value) == (
+        f"{tmp_path / 'backup.tar'} cannot be written (No space left on device): free some space, or name a file on "
+        "another disk"
+    )
+    assert names_in(tmp_path) == {"data"}
 
 
 @pytest.mark.parametrize("name", ["junk.tar", "junk.tar.gz", "cut.tar.gz", "changed.tar.gz"])

@@ -21,13 +21,13 @@ from tests.servers import free_port
 from tests.servers.nats import nats_server
 from tests.servers.postgres import postgres_server
 from tests.servers.redis import redis_server
-from tests.support.router_process import run_cli
+from tests.support.router_process import router_process, run_cli
 
 SECRET = "s3cret-of-nobody"
 
 
 async def check(*args: object, env: Mapping[str, str] | None = None) -> tuple[int, dict[str, Any]]:
-    code, output, errors = await run_cli("check", "--json", *args, env=env)
+    code, output, errors = await run_cli("check", "--json", *args, env={"FLOWCATALYST_PORT": "0", **(env or {})})
     assert errors == ""
     report: dict[str, Any] = json.loads(output)
     assert report["ok"] is (code == 0)
@@ -49,9 +49,10 @@ async def test_each_setting_is_shown_with_who_set_it(tmp_path: Path) -> None:
         "SQS_ENDPOINT_OVERRIDE": "http://127.0.0.1:9324",
     }
     data = tmp_path / "data"
-    code, report = await check("--config", file, "--port", 2, "--data-dir", data, env=env)
+    port = free_port()
+    code, report = await check("--config", file, "--port", port, "--data-dir", data, env=env)
     assert code == 0
-    assert of(report, "port") == (2, "command line")
+    assert of(report, "port") == (port, "command line")
     assert of(report, "log.level") == ("error", "variable FLOWCATALYST_LOG__LEVEL")
     assert of(report, "log.format") == ("json", f"file {file}")
     assert of(report, "retry.follower_s") == (5.0, "variable FLOWCATALYST_RETRY")
@@ -69,7 +70,9 @@ async def test_each_setting_is_shown_with_who_set_it(tmp_path: Path) -> None:
 
 
 async def test_values_are_printed_as_a_settings_file_takes_them(tmp_path: Path) -> None:
-    code, output, _ = await run_cli("check", "--data-dir", tmp_path, env={"FLOWCATALYST_EGRESS__ALLOW_PRIVATE": "0"})
+    code, output, _ = await run_cli(
+        "check", "--port", 0, "--data-dir", tmp_path, env={"FLOWCATALYST_EGRESS__ALLOW_PRIVATE": "0"}
+    )
     assert code == 0
     shown = {words[0]: words[1] for line in output.splitlines() if len(words := line.split()) > 1}
     assert (shown["enabled"], shown["egress.allow_private"], shown["sync.config_url"]) == ("true", "false", "unset")
@@ -88,7 +91,7 @@ async def test_no_secret_is_shown(tmp_path: Path, form: tuple[str, ...]) -> None
         "FLOWCATALYST_NOTIFICATIONS__WEBHOOK_URL": f"https://user:{SECRET}@hooks.example/{SECRET}?key={SECRET}",
         "MESSAGE_ROUTER_CONFIG_URL": f"http://user:{SECRET}@127.0.0.1:{free_port()}/c.json?token={SECRET}",
     }
-    code, output, errors = await run_cli("check", *form, "--data-dir", tmp_path, env=env)
+    code, output, errors = await run_cli("check", *form, "--port", 0, "--data-dir", tmp_path, env=env)
     assert code == 2  # a start refuses the login in the webhook
     assert "hooks.example" in output
     assert SECRET not in output + errors
@@ -96,7 +99,9 @@ async def test_no_secret_is_shown(tmp_path: Path, form: tuple[str, ...]) -> None
 
 
 async def test_wrong_settings_are_one_sentence_and_code_2(tmp_path: Path) -> None:
-    code, output, errors = await run_cli("check", "--data-dir", tmp_path, env={"FLOWCATALYST_LOG__LEVEL": "loud"})
+    code, output, errors = await run_cli(
+        "check", "--port", 0, "--data-dir", tmp_path, env={"FLOWCATALYST_LOG__LEVEL": "loud"}
+    )
     assert (code, output) == (2, "")
     assert errors.startswith("flowcatalyst: wrong settings")
     assert errors.count("\n") == 1
@@ -271,7 +276,7 @@ async def test_a_database_of_jobs_is_asked_and_its_password_never_shown(tmp_path
         assert "answers: PostgreSQL" in found["said"]
         assert SECRET not in json.dumps(report)
         wrong = env | {"FLOWCATALYST_PLATFORM__DATABASE_URL": server.url.replace(SECRET, f"not-{SECRET}")}
-        code, output, errors = await run_cli("check", "--data-dir", tmp_path / "data", env=wrong)
+        code, output, errors = await run_cli("check", "--port", 0, "--data-dir", tmp_path / "data", env=wrong)
         assert (code, errors) == (2, "")
         assert "refuses our user or password" in output
         assert SECRET not in output
@@ -292,3 +297,29 @@ async def test_a_url_of_a_database_that_nobody_understands_is_told_in_one_senten
     assert "platform.database_url has no known scheme; its form is postgresql://" in output + errors
     assert SECRET not in output + errors
     assert "Traceback" not in errors
+
+
+async def port_line(*args: object) -> tuple[int, str]:
+    code, output, _ = await run_cli("check", *args)
+    [line] = [line for line in output.splitlines() if "  port  127." in line]
+    return code, line.strip()
+
+
+async def test_a_port_in_use_is_told_with_its_user_if_that_is_the_router_on_the_folder(tmp_path: Path) -> None:
+    async with router_process(tmp_path) as router:
+        port = router.url.rpartition(":")[2]
+        code, line = await port_line("--port", port, "--data-dir", router.data_dir)
+        assert code == 0
+        pid = router.process.pid
+        assert line == f"ok    port  127.0.0.1:{port}: in use by the router on this data folder (process {pid})"
+        code, line = await port_line("--port", port, "--data-dir", tmp_path / "other")
+        assert code == 1
+        assert line.startswith(f"FAIL  port  127.0.0.1:{port}: port {port} on 127.0.0.1 is in use")
+    code, line = await port_line("--port", port, "--data-dir", router.data_dir)
+    assert (code, line) == (0, f"ok    port  127.0.0.1:{port}: free")
+
+
+async def test_a_file_without_bytes_is_told(tmp_path: Path) -> None:
+    (tmp_path / "queue.db").touch()
+    _, report = await check("--data-dir", tmp_path)
+    assert f"{tmp_path / 'queue.db'} has 0 bytes" in report["others"][0]["said"]

@@ -54,6 +54,17 @@ async def test_a_corrupt_database_file_is_named_and_left_as_it_is(tmp_path: Path
     assert (tmp_path / name).read_bytes() == garbage
 
 
+async def test_a_second_router_on_a_folder_says_so_at_its_start(tmp_path: Path) -> None:
+    async with (
+        router_process(tmp_path) as first,
+        router_process(tmp_path, stderr=asyncio.subprocess.PIPE) as second,
+    ):
+        assert second.process.stderr is not None
+        said = (await second.process.stderr.readline()).decode()
+    who = f"the router at {first.url} (process {first.process.pid})"
+    assert said.startswith(f"flowcatalyst: {who} has the data folder {first.data_dir} open too: ")
+
+
 async def test_http2_without_its_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "pyreqwest.py").write_text("raise ModuleNotFoundError('it is not installed', name='pyreqwest')")
     (tmp_path / "flowcatalyst.toml").write_text("[mediator.http]\nversion = 'HTTP_2'\n")

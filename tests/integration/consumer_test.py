@@ -331,3 +331,4 @@ async def test_a_drain_that_takes_too_long_says_what_each_pool_still_has() -> No
     [cut] = [line for line in logged if line["event"] == "attempt_cut"]
     assert (cut["message"], cut["pool"], cut["attempt"], cut["verdict"]) == ("m0", DEFAULT_POOL, 1, "nack")
     assert cut["seconds"] >= 30
+    assert rig.queue.nacked == [(f"m{number}", 0.0) for number in range(5)]  # in order, and each of them once

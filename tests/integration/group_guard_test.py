@@ -86,6 +86,20 @@ def does(guard: GroupGuard, *webhooks: tuple[int, int] | Webhook) -> list[Verdic
     return verdicts
 
 
+def test_what_a_router_that_died_had_sent_is_a_repeat_at_its_new_position_too(guard: GroupGuard) -> None:
+    again = webhook(4, 1, "id-2")
+    assert does(guard, (1, 0), (2, 1), again, (5, 4)) == [NEXT, NEXT, REPEAT, NEXT]
+    assert guard.done(webhook(6, 5, "id-2")) is REPEAT
+    assert guard.check(webhook(7, 6)) is NEXT
+
+
+def test_a_memory_of_few_groups_forgets_those_in_which_nothing_was_done_for_longest() -> None:
+    guard = GroupGuard(MemoryGuardStore(max_groups=2))
+    for group in ("a", "b", "a", "c"):
+        guard.done(webhook(1, 0, group=group))
+    assert [guard.check(webhook(2, 1, group=group)) for group in ("a", "b", "c")] == [NEXT, GAP, NEXT]
+
+
 def test_one_after_the_other_is_in_order(guard: GroupGuard) -> None:
     assert does(guard, (1, 0), (2, 1), (3, 2)) == [NEXT, NEXT, NEXT]
 

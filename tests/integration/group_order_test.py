@@ -4,13 +4,17 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
+from flowcatalyst.core.message import DEFAULT_POOL
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.router.admission import LOOK_AHEAD_S
+from flowcatalyst.router.engine import Engine
+from flowcatalyst.router.explain import CONFIRMATION
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.router import REFUSAL_S
 from tests.support.hosts import QueueKind, World
-from tests.support.rig import ERROR_500, Rig, outgoing, outgoings
+from tests.support.rig import ERROR_500, Rig, SilentLog, outgoing, outgoings
 from tests.support.traffic import spread
 
 pytestmark = pytest.mark.virtual_time
@@ -72,6 +76,29 @@ class TestAckBeforeNext:
             assert rig.queue.nacked[:2] == [("m2", 0.0), ("m3", 0.0)]
             assert rig.endpoint.started == ["m1"]
             assert len(rig.tracker) == 0
+
+    @pytest.mark.parametrize(
+        ("ack_s", "nacks"), [(60.0, 1), (1000.0, 0)], ids=["while what is left is nacked", "never"]
+    )
+    async def test_a_stop_that_does_not_wait_for_an_ack_keeps_nothing_and_nacks_what_is_behind_it_once(
+        self, ack_s: float, nacks: int
+    ) -> None:
+        rig = Rig()
+        self.slow_acks(rig, ack_s)
+        engine = Engine(rig.dead_letters, rig.warnings, rig.clock)
+        engine.start({"q": rig.queue}, {DEFAULT_POOL: self.CAREFUL}, rig.endpoint, SilentLog())
+        await rig.publish(*outgoings(["m1", "m2", "m3"]))
+        await asyncio.sleep(5.0)  # m1 was delivered; its ack is under way
+        [pool] = engine.router.all_pools()
+        [m1] = [delivery for delivery in engine.tracker if delivery.pointer.id == "m1"]
+        assert pool.explain(m1) == CONFIRMATION
+        with capture_logs() as logged:
+            await engine.stop()
+        assert {"drain_timed_out", "settle_timed_out"} <= {line["event"] for line in logged}
+        assert {line["event"] for line in logged}.isdisjoint({"attempt_cut", "settle_crashed"})
+        assert (pool.size, pool.group_count, len(engine.tracker)) == (0, 0, 0)
+        assert [name for name, _ in rig.queue.nacked if name != "m1"] == ["m2", "m3"] * nacks
+        assert rig.endpoint.started == ["m1"]
 
 
 class TestSeveralQueuesFeedOneGroup:

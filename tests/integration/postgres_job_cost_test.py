@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,9 +11,17 @@ import pytest
 
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.message import Attempt, Delivery, DispatchMode, ErrorKind, Outcome, Result, Terms
-from flowcatalyst.dispatch.job import Job, Kind, Status
-from flowcatalyst.dispatch.store import postgres_actions, postgres_groups, postgres_rows, postgres_search
+from flowcatalyst.dispatch.event import Event
+from flowcatalyst.dispatch.job import Job, Kind, Status, as_time
+from flowcatalyst.dispatch.store import (
+    postgres_actions,
+    postgres_events,
+    postgres_groups,
+    postgres_rows,
+    postgres_search,
+)
 from flowcatalyst.dispatch.store.contract import Filter, Retry
+from flowcatalyst.dispatch.store.platform_contract import EventFilter
 from flowcatalyst.dispatch.store.postgres import PostgresJobStore
 from flowcatalyst.queues.postgres.queue import OwedNack
 from tests.servers.postgres import PostgresServer
@@ -90,6 +99,17 @@ class Play:
             for number in range(count)
         ]
 
+    def event(self, name: str) -> Event:
+        time = as_time(self.clock.wall())
+        assert time is not None
+        more: dict[str, Any] = {
+            "subject": "new",
+            "message_group": "new",
+            "correlation_id": "new",
+            "deduplication_id": name,
+        }
+        return Event(id=name, type="new", source="new", time=time, **more)
+
     async def cost(self) -> dict[str, int]:
         """Of each step in the life of a batch, once plans are made and caches warm."""
         least: dict[str, int] = {}  # of several: now and then the server tidies up, or makes a table longer
@@ -116,6 +136,9 @@ class Play:
             jobs = self.jobs(BATCH, group)
             create = partial(postgres_rows.create, queue=self.queue, wall=wall, jobs=jobs)
             await self._count(found, f"create {group}", self.writer, create)
+            with_jobs = [(self.event(job.id), [replace(job, id=f"of-{job.id}")]) for job in self.jobs(BATCH, group)]
+            accept = partial(postgres_events.accept, queue=self.queue, wall=wall, events=with_jobs)
+            await self._count(found, f"accept {group}", self.writer, accept)
         await self._count(found, "look", self.writer, lambda one: queue._ready(one, self.queue, None))
         session = await self.store.database.owner()
         # Not counted: it cannot be tried first, since a claim leases once. `take` has a test of its own.
@@ -149,9 +172,23 @@ class Play:
             Filter(metadata=(("tenant", "acme"),)),
             Filter(created_before=1.0),
             Filter(parked=True),
+            Filter(subscription="new"),
+            Filter(subscription="new", status=Status.PENDING),
         ):
             find = partial(postgres_search.find_numbers, which=which, limit=20, before=None)
             await self._count(found, str(which), self.reader, find)
+        for of_events in (
+            EventFilter(),
+            EventFilter(type="new"),
+            EventFilter(subject="new"),
+            EventFilter(group="new"),
+            EventFilter(correlation_id="new"),
+            EventFilter(deduplication_id="new"),
+            EventFilter(created_before=1.0),
+        ):
+            for newest_first in (True, False):
+                look = partial(postgres_events.page, which=of_events, limit=20, cursor=None, newest_first=newest_first)
+                await self._count(found, f"{of_events} {newest_first}", self.reader, look)
         await self._count(
             found, "groups", self.reader, lambda one: postgres_groups.groups(one, self.queue, 20, None, blocked=False)
         )
@@ -228,6 +265,28 @@ async def test_no_step_costs_more_with_very_many_jobs_that_wait(play: Play, grou
     await play.writer.execute(_FILL_FINISHED, FEW)
     few = await play.cost()  # plans are made with few; no ANALYZE: they stay
     await play.writer.execute(_FILL, play.queue, MANY, groups, "many")
+    assert dearer(few, await play.cost()) == {}
+
+
+_FILL_EVENTS = """
+    INSERT INTO events (number, id, type, source, subject, grp, correlation_id, jobs, created_at, document)
+    SELECT n, 'old-' || n, $2, 'old', $2 || n % 100, $2 || n % 100, $2 || n % 100, 0, 1000,
+      '{"id": "old", "type": "old", "source": "old", "time": "2026-01-01T00:00:00Z"}'
+    FROM (SELECT nextval('numbers') AS n FROM generate_series(1, $1::integer)) AS rows"""
+
+
+@pytest.mark.thorough
+async def test_no_step_costs_more_with_very_many_events_and_jobs_that_are_paused(play: Play) -> None:
+    await play.writer.execute(_FILL, play.queue, FEW, 100, "few")
+    await play.writer.execute(_FILL_EVENTS, FEW, "few")
+    await play.store.set_paused("old", paused=True)
+    few = await play.cost()
+    await play.writer.execute(_FILL, play.queue, MANY, 100, "many")
+    await play.writer.execute(
+        "UPDATE messages SET tag = 'old' WHERE lane IN (SELECT id FROM lanes WHERE name ~ 'many')"
+    )
+    await play.writer.execute("UPDATE lanes SET due = 'infinity', delayed = 1 WHERE name ~ 'many'")
+    await play.writer.execute(_FILL_EVENTS, MANY, "many")
     assert dearer(few, await play.cost()) == {}
 
 

@@ -37,9 +37,8 @@ _CREATE_OF_OLD = """
     SELECT create_jobs($1, $2, $3, $4, $4, $4, $4, array_fill('[]'::text, ARRAY[$7::integer]), $5, $6,
       array_fill('BLOCK_ON_ERROR'::text, ARRAY[$7]), $4, array_fill(30.0::float8, ARRAY[$7]), $6,
       array_fill('{1}'::text, ARRAY[$7]), array_fill(NULL::float8, ARRAY[$7]),
-      array_fill(NULL::float8, ARRAY[$7]), NULL,
-      array_fill('{}'::text, ARRAY[$7]), array_fill($2::float8, ARRAY[$7]), array_fill(''::bytea, ARRAY[$7]),
-      '{}', '{}')"""
+      array_fill(NULL::float8, ARRAY[$7]), NULL, array_fill('{}'::text, ARRAY[$7]),
+      array_fill($2::float8, ARRAY[$7]), array_fill(''::bytea, ARRAY[$7]), '{}', '{}')"""
 
 
 def names(deliveries: list[Delivery]) -> list[str]:

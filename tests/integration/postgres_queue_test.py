@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import Any
 
 import asyncpg
@@ -193,7 +194,7 @@ async def test_what_a_take_leased_whose_answer_was_lost_comes_again(bench: Bench
     session = await queue.store.owner()
     queue.store.pool.run = lose_the_answer  # type: ignore[method-assign]
     with pytest.raises(QueueUnavailableError):
-        await queue._take(session, {"": 10})
+        await queue._take(session, partial(queue._leased, wanted={"": 10}))
     assert session.doubtful
     assert names(await take(queue, 1)) == ["b1"]
     assert queue.still_ours(kept)

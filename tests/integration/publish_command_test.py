@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from flowcatalyst.core.message import DispatchMode, MessagePointer, parse_pointer
+from flowcatalyst.queues.embedded.store import OwnerLock
 from flowcatalyst.sandbox.order_judge import SeededId
 from tests.servers import free_port
 from tests.servers.nats import nats_server
@@ -206,7 +207,7 @@ def test_a_file_of_somebody_else_cannot_steer_the_terminal(command: Command) -> 
         (["--file", "-", "--group", "g"], "say everything themselves"),
         (["--target", TARGET, "--queue", "a", "--uri", "embedded:a"], "either --queue or --uri"),
         (["--target", TARGET, "--mode", "later"], "'later' is not one of"),
-        (["--target", "notaurl"], "mediationTarget cannot be called: target has scheme '(none)'"),
+        (["--target", "notaurl"], "--target cannot be called: target has no scheme: begin it with http:// or"),
         (["--target", TARGET, "--id", " "], "id is empty"),
         (["--target", TARGET, "--router", "http://h", "--uri", "embedded:a"], "a --router has its own queues"),
         (["--target", TARGET, "--router", "http://h", "--create"], "a --router has its own queues"),
@@ -219,8 +220,8 @@ def test_options_that_do_not_go_together_are_named(command: Command, args: Seque
 
 
 def test_what_cannot_be_published_to_is_one_sentence(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "mediationTarget cannot be called" in command.misused("publish", "--target", "mailto:x")
-    for option, name in (("--id", "id"), ("--group", "messageGroupId"), ("--pool", "poolCode")):
+    assert "--target cannot be called" in command.misused("publish", "--target", "mailto:x")
+    for option, name in (("--id", "id"), ("--group", "--group"), ("--pool", "--pool")):
         said = command.misused("publish", "--target", TARGET, option, "n" * 257)
         assert f"{name} has 257 characters, more than the 256 allowed" in said
     to = ("publish", "--target", TARGET)
@@ -312,6 +313,37 @@ def test_seeded_messages_go_to_the_router_of_the_settings(command: Command, sett
     command.works("seed", "--count", 1)
     [message] = command.pointers("default")
     assert message.mediation_target == f"{router}/api/test/fast"
+
+
+def test_seeded_messages_go_to_the_router_that_has_the_data_folder_open(command: Command) -> None:
+    command.works("publish", "--target", TARGET)
+    locks = [OwnerLock(command.file, f"{number}-a") for number in (1, 2)]
+    locks[0].hold()
+    locks[0].announce("http://127.0.0.1:7070")
+    assert "for http://127.0.0.1:7070/api/test/fast" in command.works("seed", "--count", 1)
+    locks[1].hold()  # a command, which cannot be reached
+    assert "for http://127.0.0.1:7070/api/test/fast" in command.works("seed", "--count", 1)
+    locks[1].announce("http://127.0.0.1:6060")
+    assert "several routers have this data folder open" in " ".join(command.misused("seed").split())
+    for lock in locks:
+        lock.remove()
+    assert "for http://127.0.0.1:8080/api/test/fast" in command.works("seed", "--count", 1)
+
+
+@pytest.mark.parametrize("name", ["publish", "seed"])
+def test_a_key_without_a_router_is_refused(command: Command, name: str) -> None:
+    args = ["--target", TARGET, "--api-key", "x"]
+    assert "an --api-key is for a --router" in " ".join(command.misused(name, *args).split())
+
+
+def test_a_pool_that_the_settings_do_not_have_is_told(command: Command) -> None:
+    code, said, errors = command.run("publish", "--target", TARGET, "--pool", "NOPE")
+    note = "the settings have no pool 'NOPE': DEFAULT-POOL will take it, unless the router has that pool"
+    assert (code, said.count("\n"), errors) == (0, 1, f"flowcatalyst: {note}\n")
+    file = lines({"mediationTarget": TARGET, "poolCode": "NOPE"}, {"mediationTarget": TARGET})
+    code, said, errors = command.run("publish", "--file", "-", given=file)
+    assert (code, said.startswith("2 messages published"), errors) == (0, True, f"flowcatalyst: {note}\n")
+    assert command.run("publish", "--target", TARGET, "--pool", "DEFAULT-POOL")[2] == ""
 
 
 def test_where_the_port_is_any_free_one_the_router_has_to_be_named(command: Command) -> None:

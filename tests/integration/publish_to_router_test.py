@@ -22,8 +22,10 @@ async def test_a_running_router_takes_what_the_commands_send_it_from_any_folder(
         assert "run.g.1 was published before" in await works(elsewhere, *one)
         said = await works(elsewhere, *to, "--file", "messages.jsonl", "--queue", "low")
         assert said == f"1 message published to queue low (router {router.url})\n"
+        _, _, errors = await run(elsewhere, *one[:5], "--id", "run.h.1", "--group", "h", "--pool", "NOPE")
+        assert errors == "flowcatalyst: there is no pool 'NOPE' now: DEFAULT-POOL will take it\n"
         await works(elsewhere, "seed", "--router", router.url, "--count", 20, "--queue", "high")
-        stats = await stats_of(router.url, 21)
+        stats = await stats_of(router.url, 22)
         code, _, errors = await run(elsewhere, *one, "--queue", "nope")
         assert (code, "there is no queue 'nope'; the queues are: default" in errors) == (2, True)
         await router.terminate()

@@ -9,7 +9,7 @@ from flowcatalyst.router import policy
 from flowcatalyst.router.admission import Admission
 from flowcatalyst.router.alarm import Alarm
 from flowcatalyst.router.failure_memory import FailureMemory
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.groups import FailureScope, GroupScheduler
 from flowcatalyst.router.judge import Judge
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.pool import Pool
@@ -337,6 +337,17 @@ def _() -> None:
     def ack(original: Any, self: Any, delivery: Delivery) -> None:
         self._scheduler.finish(delivery)
         delivery.source.ack(delivery)
+
+
+@BUGS.add(
+    "a stop that gives up on an ack forgets nothing of what waits for it",
+    test="tests/integration/group_order_test.py::TestAckBeforeNext::"
+    "test_a_stop_that_does_not_wait_for_an_ack_keeps_nothing_and_nacks_what_is_behind_it_once",
+)
+def _() -> None:
+    @instead_of(GroupScheduler, "forget_waiting")
+    def forget_waiting(original: Any, self: Any) -> None:
+        return None
 
 
 @BUGS.add(

@@ -282,6 +282,18 @@ class SchedulerMachine(RuleBasedStateMachine):
         alone = [group for group in self.groups if not message.ordered and message in group.all]
         self._check_cleared(self.scheduler.clear_idle(leaves, of=message), named or alone, leaves)
 
+    @precondition(lambda self: len(self.submitted) > 12)
+    @rule()
+    def forget_waiting(self) -> None:
+        self.scheduler.forget_waiting()
+        for group in self.groups:
+            in_flight = None if group.acking else group.busy
+            self.nacked += [message for message in group.all if message is not in_flight]
+            group.head, group.high, group.regular = [], [], []
+            group.busy, group.acking = in_flight, False
+            if group.busy is None:
+                self._drop(group)
+
     # What must always hold
 
     @invariant()
@@ -316,7 +328,9 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert (message in self.scheduler) == (message in homes)
         for message, group in homes.items():
             first = group.away or group.busy or group.waiting[0]
-            assert self.scheduler.place_of(message) == Place(first, group.held_until, group.gate)
+            acking = group.acking and message is group.busy
+            assert self.scheduler.place_of(message) == Place(first, group.held_until, group.gate, acking)
+            assert self.scheduler.awaits_ack(message) == acking
 
     @invariant()
     def gates_are_right(self) -> None:

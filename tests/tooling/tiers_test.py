@@ -9,8 +9,10 @@ from typing import Any
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
 
 from tests.conftest import pytest_ignore_collect
+from tests.support.shares import TOGETHER, Shares
 
 TESTS = Path(__file__).parent.parent
 UNIT, BROKER = TESTS / "unit" / "tracker_test.py", TESTS / "conformance" / "nats_test.py"
@@ -22,6 +24,17 @@ def test_tests_of_one_group_run_in_one_process(request: pytest.FixtureRequest) -
     """pytest-xdist 3.8 marks them in a way that pytest 9.2 no longer reads: every process prepared everything."""
     if getattr(request.config.option, "loadgroup", False):
         assert request.node.nodeid.endswith("@one group")
+
+
+def test_tests_of_a_file_are_handed_out_some_at_once_but_those_that_take_long_by_themselves() -> None:
+    config: Any = SimpleNamespace(getvalue=lambda _: ["popen"], option=SimpleNamespace(tx=["popen"]))
+    shares = Shares(config, Producer("test"), lambda file: "slow" in file)
+    ids = [f"tests/quick_test.py::test[{n}]" for n in range(TOGETHER + 1)]
+    assert len({shares._split_scope(one) for one in ids[:-1]}) == 1
+    assert shares._split_scope(ids[-1]) != shares._split_scope(ids[0])
+    assert [shares._split_scope(one) for one in ids] == [shares._split_scope(one) for one in ids]
+    assert shares._split_scope("tests/slow_test.py::test_a") != shares._split_scope("tests/slow_test.py::test_b")
+    assert shares._split_scope("tests/a_test.py::test@group") == shares._split_scope("tests/b_test.py::test@group")
 
 
 @pytest.mark.parametrize(

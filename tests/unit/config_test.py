@@ -63,7 +63,12 @@ def pool_in_toml(more: str) -> str:
         ("[egress]\nallowed_networks = ['10.0.0.0/99']", "egress.allowed_networks"),
         ("port = = 1", "is not valid TOML"),
         ("port = 'abc'", "port should be a whole number"),
-        ("[[pools]]\ncode = 'A'", "pools.0.concurrency is missing"),
+        ("[[pools]]\ncode = 'A'", "pools.0.concurrency is missing (pool 'A')"),
+        ("[[pools]]\nconcurrency = 0", "pools.0.concurrency should be greater than or equal to 1, not '0'"),
+        (
+            "[[pools]]\ncode = 'A'\nconcurrency = 1\n[[pools]]\ncode = 'B'\nconcurrency = 0",
+            "pools.1.concurrency should be greater than or equal to 1, not '0' (pool 'B')",
+        ),
         (
             pool_in_toml("rate_limit_per_minute = -1"),
             "pools.0.rate_limit_per_minute should be greater than or equal to 0",

@@ -38,6 +38,8 @@ class Store:
         self.to_expire = 0
         self.finished: list[float] = []
         self.calls: list[int] = []
+        self.events: list[float] = []  # when each came
+        self.lanes_to_settle = 0
 
     async def lead(self) -> bool:
         return self.leads
@@ -74,6 +76,20 @@ class Store:
         for at in old:
             self.finished.remove(at)
         return len(old)
+
+    async def drop_events(self, before: float, limit: int) -> int:
+        if self.away:
+            raise QueueUnavailableError("away")
+        old = [at for at in self.events if at < before][:limit]
+        self.events = self.events[len(old) :]
+        return len(old)
+
+    async def settle_pauses(self, limit: int) -> int:
+        if self.away:
+            raise QueueUnavailableError("away")
+        some = min(limit, self.lanes_to_settle)
+        self.lanes_to_settle -= some
+        return some
 
 
 class Watched:
@@ -222,6 +238,24 @@ async def test_finished_jobs_go_when_they_are_too_old_a_few_at_a_time(watched: W
     assert watched.store.finished == [young]
     assert watched.store.calls == [housekeeping.DROP_BATCH, housekeeping.DROP_BATCH, 1]
     assert watched.counts.dropped == housekeeping.DROP_BATCH * 2 + 1
+
+
+async def test_events_go_when_they_are_too_old(watched: Watched) -> None:
+    old, young = watched.clock.now - 31 * DAY_S, watched.clock.now - 29 * DAY_S
+    watched.store.events = [old] * (housekeeping.DROP_BATCH + 1) + [young]
+    await watched.house().drop_events()
+    assert watched.store.events == [young]
+    await watched.house(days=0.0).drop_events()
+    assert watched.store.events == [young]
+
+
+async def test_pauses_that_were_left_half_done_are_gone_on_with(watched: Watched) -> None:
+    watched.store.lanes_to_settle, watched.store.leads = 1000, False
+    await watched.house().settle_pauses()
+    assert watched.store.lanes_to_settle == 1000
+    watched.store.leads = True
+    await watched.house().settle_pauses()
+    assert watched.store.lanes_to_settle == 0
 
 
 @pytest.mark.parametrize(("leads", "days"), [(False, 30.0), (True, 0.0)])

@@ -16,7 +16,8 @@ from pydantic import BaseModel
 
 from flowcatalyst.app.router import App
 from flowcatalyst.control.metrics import StoredFigures, lines
-from flowcatalyst.control.settings import PlatformSettings, Settings
+from flowcatalyst.control.platform_settings import PlatformSettings
+from flowcatalyst.control.settings import Settings
 from flowcatalyst.core import errors
 from flowcatalyst.core.message import Ack, ErrorKind, Nack, Outcome, Reject, Result, Retry
 from flowcatalyst.core.warnings import WarningCode

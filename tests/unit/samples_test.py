@@ -15,8 +15,9 @@ from flowcatalyst.api.access import PROBES
 from flowcatalyst.app.router import App, config_of
 from flowcatalyst.control import environment
 from flowcatalyst.control.metrics import StoredFigures, lines
+from flowcatalyst.control.platform_settings import PlatformSettings
 from flowcatalyst.control.router_config import parse
-from flowcatalyst.control.settings import PlatformSettings, Settings, describe_settings, load_settings
+from flowcatalyst.control.settings import Settings, describe_settings, load_settings
 from flowcatalyst.core.credentials import read_accounts
 from flowcatalyst.dispatch.store.contract import Figures
 from tests.servers import ServerMissingError, program, skip_or_fail

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from flowcatalyst.app.sealing import sealer_of
-from flowcatalyst.control.settings import PlatformSettings, Settings
+from flowcatalyst.control.platform_settings import PlatformSettings
+from flowcatalyst.control.settings import Settings
 from flowcatalyst.dispatch.sealing import (
     GivenKeys,
     KeyFile,
@@ -97,6 +98,7 @@ def test_keys_are_read_in_their_order_and_made_so_that_they_can_be_read() -> Non
 @pytest.mark.parametrize(
     ("text", "said"),
     [("", "no key"), (" , ", "no key"), ("c2hvcnQ=", "number 1"), (f"{new_secret_key()},ü", "number 2")],
+    ids=["empty", "commas", "short", "the second one"],  # keys differ from process to process
 )
 def test_what_is_no_key_is_refused_without_being_repeated(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:

@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import secrets
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Final, Protocol
@@ -22,14 +22,17 @@ from litestar.exceptions import HTTPException
 from litestar.handlers import BaseRouteHandler
 from litestar.types import Guard
 
+from flowcatalyst.api.scopes import scope_of
 from flowcatalyst.control.settings import AuthSettings
 from flowcatalyst.core.clock import Clock
-from flowcatalyst.core.credentials import Account, Identity, KeyEntry, Role
+from flowcatalyst.core.credentials import Account, Identity, KeyEntry
+from flowcatalyst.dispatch.api_keys import ApiKeys
 
 READING_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 PROBES: Final = frozenset({"/health", "/health/live", "/health/ready", "/health/startup", "/metrics"})
 RECEIVER: Final = "/api/test/{receiver}"
 PAGES: Final = frozenset({"/", "/schema"})
+OWN_TOKENS: Final = frozenset({"/api/dispatch/process"})  # what comes there shows a token for one job, and for no more
 MAX_FAILED_PASSWORDS_PER_S: Final = 5  # each takes about 20 ms of a processor
 REFUSAL_LOG_PERIOD_S: Final = 1.0
 
@@ -55,14 +58,16 @@ class CredentialCheck(Protocol):
 
 
 class KeyCheck:
-    """API keys. X-API-Key wins, since a proxy may need Authorization for itself."""
+    """API keys: those of the settings and, if there is one, of the platform. X-API-Key wins, since a proxy may need
+    Authorization for itself."""
 
     challenge = 'Bearer realm="FlowCatalyst"'
     how = "an API key in the header X-API-Key, or as Authorization: Bearer"
     hint_on_pages = "; a browser sends none by itself, so to see pages there set auth.mode to basic"
 
-    def __init__(self, entries: Sequence[KeyEntry]) -> None:
+    def __init__(self, entries: Sequence[KeyEntry], of_platform: Callable[[], ApiKeys | None] = lambda: None) -> None:
         self._entries = entries
+        self._of_platform = of_platform
 
     def given(self, headers: Headers) -> bytes | None:
         if (key := headers.get("x-api-key")) is not None:
@@ -75,6 +80,8 @@ class KeyCheck:
         for entry in self._entries:  # all of them: the time taken must not tell which one fits
             if hmac.compare_digest(entry.digest, digest):
                 found = entry.identity
+        if found is None and (keys := self._of_platform()) is not None:
+            return keys.identify(credentials)
         return found
 
 
@@ -150,7 +157,7 @@ def _authorization(headers: Headers, scheme: str) -> bytes | None:
 
 
 class AccessGuard:
-    """Lets in who showed the right credentials, and to what their role permits."""
+    """Lets in who showed the right credentials, and to what their scopes permit."""
 
     def __init__(self, check: CredentialCheck, open_probes: bool, clock: Clock) -> None:
         self._check = check
@@ -162,7 +169,7 @@ class AccessGuard:
     async def refuse_strangers(self, connection: Connection, handler: BaseRouteHandler) -> None:
         """A Litestar guard for every route. It is async only because Litestar would run it in a thread otherwise."""
         route, method = connection.scope["path_template"], str(connection.scope.get("method", "GET"))
-        if self._open_probes and route in PROBES:
+        if route in OWN_TOKENS or (self._open_probes and route in PROBES):
             return
         if is_receiver(route, method) and _comes_from_this_machine(connection):
             return
@@ -175,9 +182,10 @@ class AccessGuard:
             self._log_refusal(connection)
             raise self._unauthorized("these credentials are wrong")
         connection.scope["user"] = identity
-        if identity.role is Role.READ_ONLY and method not in READING_METHODS:
-            detail = "these credentials may only read: a change needs those of an admin"
-            raise HTTPException(detail=detail, status_code=HTTPStatus.FORBIDDEN)
+        if method == "OPTIONS" or identity.may(scope := scope_of(method, route)):
+            return
+        detail = f"these credentials may only {identity.scopes_in_words}: this needs some with the scope {scope}"
+        raise HTTPException(detail=detail, status_code=HTTPStatus.FORBIDDEN)
 
     def _unauthorized(self, detail: str) -> HTTPException:
         headers = {"WWW-Authenticate": self._check.challenge}
@@ -200,14 +208,14 @@ class AccessGuard:
         self._refused, self._log_again_at = 0, now + REFUSAL_LOG_PERIOD_S
 
 
-def access_guards(auth: AuthSettings, clock: Clock) -> list[Guard]:
+def access_guards(auth: AuthSettings, clock: Clock, keys_of_platform: Callable[[], ApiKeys | None]) -> list[Guard]:
     """The guards of every route that ask for credentials; none in mode none."""
     check: CredentialCheck
     match auth.mode:
         case "none":
             return []
         case "api_key":
-            check = KeyCheck(auth.keys())
+            check = KeyCheck(auth.keys(), keys_of_platform)
         case "basic":
             check = PasswordCheck(auth.accounts(), clock)
     return [AccessGuard(check, auth.open_probes, clock).refuse_strangers]

@@ -12,12 +12,14 @@ from flowcatalyst.api.browser_headers import add_browser_headers
 from flowcatalyst.api.caller import refusals_noted
 from flowcatalyst.api.dependencies import ServedRouter
 from flowcatalyst.api.dispatch import (
+    api_keys,
     events,
     groups,
     job_actions,
     job_bulk,
     job_list,
     jobs,
+    process,
     router_config,
     subscription_actions,
     subscriptions,
@@ -52,6 +54,7 @@ from flowcatalyst.api.router import (
 )
 from flowcatalyst.control.health import StorageProbe
 from flowcatalyst.control.metrics import Metrics
+from flowcatalyst.dispatch.api_keys import ApiKeys
 
 _ROUTES: Final[list[ControllerRouterHandler]] = [
     home.get_home,
@@ -101,6 +104,7 @@ _ROUTES: Final[list[ControllerRouterHandler]] = [
     groups.release_group,
     groups.retry_head,
     groups.skip_head,
+    process.process_job,
     events.send_event,
     events.send_events,
     events.list_events,
@@ -123,6 +127,10 @@ _ROUTES: Final[list[ControllerRouterHandler]] = [
     dispatch_pools.patch_pool,
     dispatch_pools.delete_pool,
     router_config.get_router_config,
+    api_keys.create_api_key,
+    api_keys.list_api_keys,
+    api_keys.revoke_api_key,
+    api_keys.rotate_api_key,
 ]
 
 # Receivers and traffic for trying things out; not served by a router in production.
@@ -153,6 +161,10 @@ def build_api(app: ServedRouter, *, with_sandbox: bool = True) -> Litestar:
     """
     served = Served(app)
     auth, query_guard = app.settings.auth, QueryGuard()
+
+    def keys() -> ApiKeys | None:
+        return None if served.app.platform is None else served.app.platform.api_keys
+
     api = Litestar(
         route_handlers=[*_ROUTES, *(_SANDBOX if with_sandbox else [])],
         dependencies={
@@ -161,7 +173,7 @@ def build_api(app: ServedRouter, *, with_sandbox: bool = True) -> Litestar:
             "metrics": Provide(lambda: served.metrics, sync_to_thread=False),
             "storage": Provide(lambda: served.storage, sync_to_thread=False),
         },
-        guards=[*origin_guards(auth.mode), *access_guards(auth, app.clock), query_guard.refuse_unknown],
+        guards=[*origin_guards(auth.mode), *access_guards(auth, app.clock, keys), query_guard.refuse_unknown],
         before_send=[add_browser_headers],
         exception_handlers=EXCEPTION_HANDLERS,
         after_exception=[refusals_noted(lambda: served.app.audit)],

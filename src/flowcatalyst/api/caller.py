@@ -34,7 +34,7 @@ def actor_of(connection: ASGIConnection[Any, Any, Any, Any]) -> Actor:
         forwarded_for = str(ip_address(connection.headers.get("x-forwarded-for", "").rpartition(",")[2].strip()))
     if not isinstance(identity, Identity):
         return Actor(ANONYMOUS, None, address, forwarded_for)
-    return Actor(identity.name, identity.role, address, forwarded_for)
+    return Actor(identity.name, identity.title, address, forwarded_for)
 
 
 def refusals_noted(audit: Callable[[], AuditLog]) -> Callable[[Exception, Scope], Awaitable[None]]:

@@ -14,16 +14,18 @@ from litestar.openapi.spec import OpenAPIMediaType, OpenAPIResponse, Operation, 
 from litestar.openapi.spec.enums import OpenAPIType
 
 from flowcatalyst import __version__
-from flowcatalyst.api.access import PROBES, READING_METHODS, is_receiver
+from flowcatalyst.api.access import OWN_TOKENS, PROBES, is_receiver
 from flowcatalyst.api.browser_headers import POLICY, page_policy
 from flowcatalyst.api.problems import PROBLEM_MEDIA_TYPE, Problem, ProblemError, problem_response
+from flowcatalyst.api.scopes import scope_of
 from flowcatalyst.control.settings import AuthSettings
 
 DESCRIPTION: Final = """\
 FlowCatalyst takes messages from queues and delivers each one by HTTP POST: strictly in order within a message group,
 in parallel across groups.
 
-Send messages with `POST /api/messages`. See what the router does under `/monitoring`, `/health` and `/metrics`.
+Send events with `POST /api/events`: `/api/subscriptions` say who gets a signed webhook of each. Send messages with
+`POST /api/messages`. See what the router does under `/monitoring`, `/health` and `/metrics`.
 `/api/seed` and `/api/test` are a built-in sender and receiver to try it out with: the receiver judges the order.
 
 Every error is `application/problem+json` (RFC 9457) with a sentence in `detail`.
@@ -123,20 +125,21 @@ def document_parameters(document: Any) -> None:
 
 
 def document_access(document: Any, auth: AuthSettings) -> None:
-    """Say which credentials the auth mode in force asks for, and for which operations."""
+    """Say which credentials the auth mode in force asks for, and which scope each operation needs."""
     schemes = _SECURITY_SCHEMES[auth.mode]
     if not schemes:
         return
     document.components.security_schemes = schemes
-    needed: list[dict[str, list[str]]] = [{name: []} for name in schemes]
     for path, method, operation in operations(document):
-        if auth.open_probes and path in PROBES:
+        if path in OWN_TOKENS or (auth.open_probes and path in PROBES):
             operation.security = []
             continue
+        scope = scope_of(method, path)
+        needed: list[dict[str, list[str]]] = [{name: [scope]} for name in schemes]
         operation.security = [{}, *needed] if is_receiver(path, method) else needed
+        operation.description = f"{operation.description or ''}\n\nNeeds the scope `{scope}`.".strip()
         operation.responses["401"] = _problem("Credentials are missing or wrong")
-        if method not in READING_METHODS:
-            operation.responses["403"] = _problem("The credentials may only read, or a page of another origin asks")
+        operation.responses["403"] = _problem("The credentials lack the scope, or a page of another origin asks")
         if auth.mode == "basic":
             operation.responses["429"] = _problem("Too many wrong passwords: try again in a second")
 

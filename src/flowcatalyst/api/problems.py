@@ -14,6 +14,7 @@ from flowcatalyst.control.dead_letters import UnknownQueueError
 from flowcatalyst.core.errors import INSIDE, FlowCatalystError, InvalidMessageError, QueueUnavailableError, StorageError
 from flowcatalyst.core.json_words import in_words
 from flowcatalyst.core.webhook import InvalidSecretError
+from flowcatalyst.dispatch.api_keys import InvalidKeyError, KeyStateError
 from flowcatalyst.dispatch.catalog_entries import InvalidPoolError
 from flowcatalyst.dispatch.event import InvalidEventError
 from flowcatalyst.dispatch.rotation import TooManySecretsError
@@ -26,6 +27,7 @@ from flowcatalyst.dispatch.store.platform_contract import (
     UnknownEventError,
 )
 from flowcatalyst.dispatch.subscription import InvalidSubscriptionError
+from flowcatalyst.dispatch.tokens import InvalidTokenError
 
 _ONLY_IN_JSON: Final = re.compile(r" \| null(?=`)")  # a parameter that may be left out cannot be null
 _NOT_TEXT: Final = ", not text"  # which every parameter is
@@ -81,6 +83,7 @@ _STATUS_OF: Final[dict[type[FlowCatalystError], HTTPStatus]] = {
     UnknownJobError: HTTPStatus.NOT_FOUND,
     JobStateError: HTTPStatus.CONFLICT,
     CursorError: HTTPStatus.BAD_REQUEST,
+    InvalidTokenError: HTTPStatus.UNAUTHORIZED,
     InvalidEventError: HTTPStatus.BAD_REQUEST,
     InvalidSubscriptionError: HTTPStatus.BAD_REQUEST,
     InvalidPoolError: HTTPStatus.BAD_REQUEST,
@@ -90,6 +93,8 @@ _STATUS_OF: Final[dict[type[FlowCatalystError], HTTPStatus]] = {
     UnknownEntryError: HTTPStatus.NOT_FOUND,
     CodeTakenError: HTTPStatus.CONFLICT,
     StaleEntryError: HTTPStatus.CONFLICT,
+    InvalidKeyError: HTTPStatus.BAD_REQUEST,
+    KeyStateError: HTTPStatus.CONFLICT,
     SealError: HTTPStatus.SERVICE_UNAVAILABLE,
     QueueUnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     StorageError: HTTPStatus.SERVICE_UNAVAILABLE,

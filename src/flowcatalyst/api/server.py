@@ -13,6 +13,7 @@ import structlog
 import uvicorn
 from litestar import Litestar
 from litestar.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from flowcatalyst.api.acceptor import Acceptor
 from flowcatalyst.api.connection import Connection
@@ -24,6 +25,8 @@ from flowcatalyst.core.hosts import WHAT_TO_NAME
 from flowcatalyst.core.tasks import Tasks
 
 STOP_PATIENCE_S: Final = 1  # how long a stop waits for requests under way; idle connections are closed at once
+GRAIN_S: Final = 0.005
+DATE_S: Final = 1.0
 KEEP_ALIVE_S: Final = 30
 BACKLOG: Final = 1024
 
@@ -46,14 +49,35 @@ class Listening:
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @property
+    def url_from_here(self) -> str:
+        host, port = self.from_here
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    @property
     def from_here(self) -> tuple[str, int]:
         """Address and port for those on this machine: of all addresses the one that every machine has."""
         address = self.socket.getsockname()[0]
         return _LOOPBACK.get(address, address), self.port
 
 
+class PortInUseError(ConfigurationError):
+    """Another process has the port."""
+
+
 def bind(host: str, port: int) -> Listening:
     """Bind the address of the API; port 0 takes a free one. Raises `ConfigurationError`."""
+    listener = _bound(host, port)
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return Listening(listener, host, listener.getsockname()[1])
+
+
+def check_port(host: str, port: int) -> None:
+    """Raise what `bind` would raise, and let nobody connect meanwhile."""
+    _bound(host, port).close()
+
+
+def _bound(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
@@ -64,12 +88,11 @@ def bind(host: str, port: int) -> Listening:
         # Connections inherit it. Without it every answer waits 40 ms for the client to acknowledge its headers.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind(address)
-        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise ConfigurationError(_bind_error(host, port, error)) from None
-    listener.setblocking(False)
-    return Listening(listener, host, listener.getsockname()[1])
+        kind_of_error = PortInUseError if error.errno == errno.EADDRINUSE else ConfigurationError
+        raise kind_of_error(_bind_error(host, port, error)) from None
+    return listener
 
 
 def _bind_error(host: str, port: int, error: OSError) -> str:
@@ -110,7 +133,6 @@ async def api_server(
         server_header=False,
         backlog=BACKLOG,
         timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=STOP_PATIENCE_S,
     )
     config.load()
     reception = Reception(limits or ConnectionLimits(), clock or SystemClock(), asyncio.get_running_loop())
@@ -118,24 +140,45 @@ async def api_server(
     logger.handlers = [_ToOurLog(logging.WARNING)]
     logger.propagate = False
     server = uvicorn.Server(config)
-    server.lifespan = config.lifespan_class(config)
-    # The parts of Server.serve that remain: signals are the business of the process, and strangers ours.
-    server.servers = []
+    # What remains of Server.serve: signals are the business of the process, and strangers and the stop ours.
     acceptor = Acceptor(listening.socket, lambda: Connection(reception, config, server.server_state), reception)
     acceptor.start()
-    ticking = Tasks().spawn(server.main_loop(), "api server")
+    ticking = Tasks()
+    ticking.spawn(_keep_date(server), "api server")
     log.info("api_started", action="api_started", url=listening.url)
     try:
         yield
     finally:
-        server.should_exit = True
-        await ticking
+        await ticking.cancel()
         await acceptor.stop()
-        await server.shutdown(sockets=[listening.socket])
-        if late := server.server_state.tasks:  # cancelled by now; let them see it
-            await asyncio.wait(late)
+        listening.socket.close()
+        await _end_connections(server.server_state)
         reception.close()
         log.info("api_stopped", action="api_stopped")
+
+
+async def _keep_date(server: uvicorn.Server) -> None:
+    """What is left of uvicorn's own loop, which also looks ten times a second whether it has to end."""
+    while True:
+        await server.on_tick(0)
+        await asyncio.sleep(DATE_S)
+
+
+async def _end_connections(state: ServerState) -> None:
+    """Idle ones are closed at once, the others when they have their answer. uvicorn's own stop takes 0.1 s at least."""
+    for connection in list(state.connections):
+        connection.shutdown()
+    try:
+        async with asyncio.timeout(STOP_PATIENCE_S):
+            while state.connections or state.tasks:  # noqa: ASYNC110 - of both uvicorn says nothing when they end
+                await asyncio.sleep(GRAIN_S)
+    except TimeoutError:
+        late = set(state.tasks)
+        log.warning("api_requests_cut_short", action="api_requests_cut_short", requests=len(late))
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)  # let them see it
 
 
 class _ToOurLog(logging.Handler):

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from flowcatalyst.control.storage_outages import LEAST_FREE_BYTES
+from flowcatalyst.core.files import is_folder, is_there
 from flowcatalyst.queues.embedded.store import owners_alive
 
 
@@ -15,14 +16,14 @@ def cannot_be_created(why: str) -> str:
 def problem_with_folder(folder: Path) -> str:
     """What keeps a router from writing into the folder, or from making it if it does not exist; empty if nothing."""
     folder = folder.absolute()
-    if folder.is_dir():
+    if is_folder(folder):
         if os.access(folder, os.W_OK | os.X_OK):
             return ""
         return "cannot be written: change its permissions or choose another"
     nearest = _nearest(folder)
     if nearest == folder:
         return cannot_be_created("something else has that name")
-    if not nearest.is_dir():
+    if not is_folder(nearest):
         return cannot_be_created(f"{nearest} is not a folder")
     if not os.access(nearest, os.W_OK | os.X_OK):
         return cannot_be_created(f"{nearest}: {os.strerror(errno.EACCES)}")
@@ -47,18 +48,29 @@ def lack_of_space(folder: Path) -> str:
 
 
 def removed_files(folder: Path) -> str:
-    """Which file of the folder was removed although it is in use, or was when the router died; empty if none."""
+    """Which file of the folder was removed although it is in use, or was when the router died; empty if none.
+    Raises `ConfigurationError` if this user may not look."""
     queue = folder / "queue.db"
-    if not queue.exists() and owners_alive(queue):
+    if not is_there(queue) and owners_alive(queue):
         return (
             f"{queue} was removed while a process has it open, which still delivers what was in it: put it back before "
             "that process stops"
         )
     for log in sorted(folder.glob("*.db-wal")):
         file = log.with_name(log.name.removesuffix("-wal"))
-        if not file.exists():
+        if not is_there(file):
             return f"{file} is missing, but {log.name} is there: somebody removed it; put it back or restore a backup"
     return ""
+
+
+def emptied_files(folder: Path) -> dict[str, str]:
+    """The files of messages and jobs that have no bytes, and what that means: none that was ever used is left so."""
+    return {
+        name: f"{folder / name} has 0 bytes: it is used as a new one; if there was anything in it, stop the router and "
+        "restore a backup"
+        for name in ("queue.db", "jobs.db")
+        if is_there(folder / name) and (folder / name).stat().st_size == 0
+    }
 
 
 def _nearest(folder: Path) -> Path:

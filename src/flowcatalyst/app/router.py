@@ -9,7 +9,7 @@ from socket import gethostname
 from typing import Final
 
 from flowcatalyst.app.clients import build_clients, ssl_context_of
-from flowcatalyst.app.data_folder import cannot_be_created, problem_with_folder
+from flowcatalyst.app.data_folder import cannot_be_created, emptied_files, problem_with_folder
 from flowcatalyst.app.job_store import take_part
 from flowcatalyst.app.platform_parts import PlatformParts
 from flowcatalyst.control.audit import Actor, AuditAction, AuditLog
@@ -28,10 +28,12 @@ from flowcatalyst.control.storage_outages import StorageOutages
 from flowcatalyst.core.clock import Clock, IdSource, SystemClock
 from flowcatalyst.core.errors import ConfigurationError, FlowCatalystError
 from flowcatalyst.core.logs import AttemptLogger
+from flowcatalyst.core.message import Severity
 from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.tasks import Tasks
-from flowcatalyst.core.warnings import WarningLog
+from flowcatalyst.core.warnings import WarningCode, WarningLog
 from flowcatalyst.dispatch.job_counts import CountedAttempts
+from flowcatalyst.dispatch.processing import Processing
 from flowcatalyst.http.egress import EgressGuard
 from flowcatalyst.http.mediator import Mediator
 from flowcatalyst.http.resolver import SystemResolver
@@ -75,6 +77,7 @@ class App:
         self._parts = parts = PlatformParts(settings, self.clock, self.ids, self.warnings, self._apply_pools)
         self.jobs, self.platform, self._shared = parts.jobs, parts.platform, parts.shared
         self.job_counts, self.job_watch = parts.counts, parts.watch
+        self.processing: Processing | None = None
         self.config = self._without_catalog = config_of(settings)
         self.removed_queues: dict[str, QueueConfig] = {}  # as they were; one that comes back may not have left yet
         self.factory = QueueFactory(self.store, settings, self.clock)
@@ -164,6 +167,8 @@ class App:
     async def storage_open(self) -> AsyncIterator[None]:
         """The files are open from here to the end of the block; whoever needs them ends before that."""
         self.prepare_data_dir()
+        for name, text in emptied_files(self.settings.data_dir).items():
+            self.warnings.add(WarningCode.QUEUE_SETUP, Severity.WARN, text, name)
         async with AsyncExitStack() as stack:
             await self.audit.open()
             stack.push_async_callback(self.audit.close)
@@ -208,7 +213,10 @@ class App:
             self._parts.start(self.supervisor, tasks)
             if self.settings.enabled:
                 await self._start_sync(tasks)
-            async with self._whenever_primary() if self.settings.enabled else nullcontext():
+            async with (
+                self._whenever_primary() if self.settings.enabled else nullcontext(),
+                self._parts.serving_routers(self, self._clients.http, self._clients.https) as self.processing,
+            ):
                 self.started = True
                 try:
                     yield
@@ -286,16 +294,17 @@ class App:
         """One primary session: poll, deliver and settle from here to the end of the block, then drain."""
         async with self._changing:
             self.engine = engine = self._new_engine()
-            opened = {name: await self.factory.open(config) for name, config in self.config.queues.items()}
+            polled = {name: config for name, config in self.config.queues.items() if config.polled}
+            opened = {name: await self.factory.open(config) for name, config in polled.items()}
             engine.start(
                 opened if self.jobs is None else {**opened, JOBS: self.jobs.queue},
                 self.config.pools,
                 Mediator(self._clients.http, self._clients.https, self.clock),
                 CountedAttempts(AttemptLogger(self.clock), self.job_counts, self.clock),
                 self.settings.retry.delays(),
-                {name: config.connections for name, config in self.config.queues.items()},
+                {name: config.connections for name, config in polled.items()},
                 self.factory.close,
-                {name: reader_of(config.raw) for name, config in self.config.queues.items()},
+                {name: reader_of(config.raw) for name, config in polled.items()},
             )
             self.at_work, self.stopped_clean = True, False
             registered = take_part(self._shared, engine, JOBS, self.supervisor, self.warnings)
@@ -346,7 +355,8 @@ class App:
                         self.removed_queues[name] = before.queues[name]
                 problems = [await self._add_queue(queues[name]) for name in (*changes.added, *changes.changed)]
                 if failed := [problem for problem in problems if problem]:
-                    polled = {name: queue for name, queue in queues.items() if name in self.engine.consumers}
+                    consumers = self.engine.consumers
+                    polled = {name: one for name, one in queues.items() if name in consumers or not one.polled}
                     self._without_catalog = RouterConfig(config.pools, polled)
                     self.config = RouterConfig(self.config.pools, polled)
                     raise ConfigurationError("; ".join(failed))
@@ -377,6 +387,8 @@ class App:
 
     async def _add_queue(self, config: QueueConfig) -> str:
         """Poll one more queue; what is wrong with it, or nothing."""
+        if not config.polled:
+            return ""
         if self.removed_queues.pop(config.name, None) == config and self.engine.take_back_queue(config.name):
             return ""
         try:

@@ -23,7 +23,9 @@ async def serve(
     app.sandbox.address = listening.from_here if with_sandbox else None
     await anyio.lowlevel.checkpoint()  # loads what the first request would load, when there may be no file left to open
     try:
-        async with app.storage_open(), api_server(api, listening, limits, app.clock), app.routing():
-            yield listening
+        async with app.storage_open():
+            app.store.announce(listening.url_from_here)
+            async with api_server(api, listening, limits, app.clock), app.routing():
+                yield listening
     finally:
         listening.socket.close()

@@ -40,7 +40,10 @@ def hash_key(
 
 
 def secret_key() -> None:
-    """Make a key that the secrets of webhooks are sealed with, for platform.secret_key."""
+    """Make a key to seal the secrets of webhooks with.
+
+    It is for platform.secret_key.
+    """
     print(new_secret_key())
     _explain(
         "Give it to all processes on one database, as the variable FLOWCATALYST_PLATFORM__SECRET_KEY, and keep a copy "

@@ -11,8 +11,9 @@ import msgspec
 import typer
 import uvloop
 
+from flowcatalyst.api.server import PortInUseError, check_port
 from flowcatalyst.app.clients import ssl_context_of
-from flowcatalyst.app.data_folder import lack_of_space, problem_with_folder, removed_files
+from flowcatalyst.app.data_folder import emptied_files, lack_of_space, problem_with_folder, removed_files
 from flowcatalyst.app.job_store import postgres_job_store
 from flowcatalyst.app.router import config_of
 from flowcatalyst.cli.options import DataDir, Host, Port, SettingsFile
@@ -29,7 +30,7 @@ from flowcatalyst.core.extras import needs_extra
 from flowcatalyst.core.logs import configure_logs, problem_with_log_file
 from flowcatalyst.core.terminal import visible
 from flowcatalyst.queues.address import AmqpAddress, EmbeddedAddress, parse_queue_uri, shown_uri
-from flowcatalyst.queues.embedded.store import EmbeddedStore
+from flowcatalyst.queues.embedded.store import EmbeddedStore, routers_on
 from flowcatalyst.queues.factory import QueueFactory
 from flowcatalyst.queues.settings import QueueConfig
 from flowcatalyst.router.limits import unconfigured_pools
@@ -109,7 +110,11 @@ def check(
 
 
 async def _report(settings: Settings, given: Sequence[str], file: Path | None, timeout_s: float) -> Report:
-    others: list[Found] = [_look_at_folder(settings.data_dir), *_look_at_what_is_named(settings)]
+    others: list[Found] = [
+        _look_at_folder(settings.data_dir),
+        _look_at_port(settings),
+        *_look_at_what_is_named(settings),
+    ]
     problems: list[str] = []
     if settings.sync.config_url is None:
         config = config_of(settings)
@@ -162,7 +167,25 @@ def _look_at_folder(folder: Path) -> Found:
                 connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         except sqlite3.Error as error:
             return Found("data folder", where, ok=False, said=f"{path.name} cannot be read: {error}")
-    return Found("data folder", where, ok=True, said=f"has {', '.join(path.name for path in files) or 'no files yet'}")
+    empty = "".join(f"; {text}" for text in emptied_files(folder).values())
+    has = ", ".join(path.name for path in files) or "no files yet"
+    return Found("data folder", where, ok=True, said=f"has {has}{empty}")
+
+
+def _look_at_port(settings: Settings) -> Found:
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    where = f"{host}:{settings.port}"
+    try:
+        check_port(settings.host, settings.port)
+    except PortInUseError as error:
+        for url, process in routers_on(settings.data_dir / "queue.db").items():
+            if url.endswith(f":{settings.port}"):
+                said = f"in use by the router on this data folder (process {process})"
+                return Found("port", where, ok=True, said=said)
+        return Found("port", where, ok=False, said=str(error))
+    except ConfigurationError as error:
+        return Found("port", where, ok=False, said=str(error), wrong=True)
+    return Found("port", where, ok=True, said="free" if settings.port else "any free one")
 
 
 def _look_at_what_is_named(settings: Settings) -> Iterator[Found]:

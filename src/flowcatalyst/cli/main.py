@@ -10,12 +10,13 @@ import typer
 
 from flowcatalyst import __version__
 from flowcatalyst.core.errors import ConfigurationError, FlowCatalystError
+from flowcatalyst.core.files import NoAccessError
 from flowcatalyst.core.terminal import visible
 
 EXIT_BAD_SETTINGS = 2
 EXIT_FAILED = 1
 
-# Each command is a function of its name in a module of this package.
+# Each command is a function of its name in a module of this package, or a group of them.
 _MODULES: Final = {
     "up": "run",
     "router": "run",
@@ -25,6 +26,7 @@ _MODULES: Final = {
     "simulate": "simulate",
     "hash-key": "access",
     "secret-key": "access",
+    "keys": "keys",
     "check": "check",
     "backup": "backup",
     "restore": "backup",
@@ -44,6 +46,10 @@ def main() -> None:
         _die(error, EXIT_BAD_SETTINGS)
     except FlowCatalystError as error:
         _die(error, EXIT_FAILED)
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        _die(NoAccessError(error.filename, error.strerror or str(error)), EXIT_BAD_SETTINGS)
 
 
 def command_line(given: Sequence[str] = ()) -> typer.Typer:
@@ -58,7 +64,11 @@ def command_line(given: Sequence[str] = ()) -> typer.Typer:
     cli.callback()(_options)
     for name in given[:1] if given and given[0] in _MODULES else _MODULES:
         module = import_module(f"flowcatalyst.cli.{_MODULES[name]}")
-        cli.command(name)(getattr(module, name.replace("-", "_")))
+        command = getattr(module, name.replace("-", "_"))
+        if isinstance(command, typer.Typer):
+            cli.add_typer(command, name=name)
+        else:
+            cli.command(name)(command)
     return cli
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +37,7 @@ from flowcatalyst.cli.queue_access import (
     run_to_end,
     shown,
 )
-from flowcatalyst.cli.remote_queue import ApiKey, RemoteQueue
+from flowcatalyst.cli.remote_queue import ApiKey, RemoteQueue, refuse_key_without_router
 from flowcatalyst.control.settings import load_settings
 from flowcatalyst.core.clock import IdSource, SystemClock
 from flowcatalyst.core.errors import ConfigurationError, InvalidMessageError, QueueUnavailableError
@@ -49,9 +49,17 @@ from flowcatalyst.queues.intake import NewMessage, Ready, prepare
 AUTH_TOKEN_VARIABLE: Final = "MESSAGE_AUTH_TOKEN"  # noqa: S105  its name, not its value
 STANDARD_INPUT: Final = "-"
 CHUNK: Final = 500
+NOTES_TOLD: Final = 10
 READ_BYTES: Final = 1024 * 1024
 MAX_LINE_BYTES: Final = 4 * 1024 * 1024  # many times what a message may have
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+
+_OPTION_OF: Final = {  # what an error calls a field, its writer calls an option
+    "mediationTarget": "--target",
+    "poolCode": "--pool",
+    "messageGroupId": "--group",
+    "deduplicationId": "--deduplication-id",
+}
 
 _decoder = msgspec.json.Decoder(NewMessage)
 
@@ -142,6 +150,7 @@ def _way_in(
                 "a --router has its own queues: leave out --uri, --create, --data-dir and --config"
             )
         return partial(RemoteQueue, router, queue, api_key), None
+    refuse_key_without_router(api_key)
     settings = load_settings(config, data_dir=data_dir)
     chosen = choose_queue(settings, queue, uri)
     return partial(StraightWayIn, settings, chosen, create), None if chosen.raw is None else chosen.name
@@ -165,7 +174,10 @@ def _publish_message(queue_access: Callable[[], QueueAccess], message: NewMessag
     try:
         ready = prepare(message, IdSource(SystemClock()))
     except InvalidMessageError as error:
-        raise typer.BadParameter(str(error)) from None
+        said = str(error)
+        for field, option in _OPTION_OF.items():
+            said = said.replace(field, option)
+        raise typer.BadParameter(said) from None
     run_to_end(_publish_one(queue_access, ready), lambda: "the message may be published or not")
 
 
@@ -175,6 +187,13 @@ async def _publish_one(queue_access: Callable[[], QueueAccess], ready: Ready) ->
     said = "was published before" if published.duplicate else "is published"
     where = f" as {published.broker_id}" if published.broker_id else ""
     print(visible(f"message {ready.id} {said} to {shown(queue)}{where}"))
+    _tell_notes(queue, [ready.pool])
+
+
+def _tell_notes(queue: QueueAccess, pools: Iterable[str]) -> None:
+    """Not among the results, which somebody may count."""
+    for note in sorted(queue.notes(pools))[:NOTES_TOLD]:
+        print(visible(f"flowcatalyst: {note}"), file=sys.stderr)
 
 
 def _publish_file(queue_access: Callable[[], QueueAccess], file: str, from_line: int) -> None:
@@ -203,6 +222,7 @@ class _FileToQueue:
         self._next_line = from_line  # everything before it is published
         self._published = 0
         self._duplicates = 0
+        self._pools: set[str] = set()  # of what is published
 
     async def publish(self, queue_access: Callable[[], QueueAccess]) -> None:
         if self._source.seekable():
@@ -213,6 +233,7 @@ class _FileToQueue:
                     await self._publish_chunk(queue, lines[start : start + CHUNK])
         already = f", {self._duplicates:,} more were there already" if self._duplicates else ""
         print(f"{counted(self._published)} published to {shown(queue)}{already}")
+        _tell_notes(queue, self._pools)
 
     def how_far(self, surely: str = "") -> str:
         done = self._published + self._duplicates
@@ -253,6 +274,7 @@ class _FileToQueue:
         self._duplicates += duplicates
         self._published += len(results) - duplicates
         self._next_line = lines[-1].number + 1
+        self._pools.update(ready.pool for ready in good)
 
     def _how_to_repeat(self, queue: QueueAccess, lines: Sequence[_Line], good: Sequence[Ready]) -> str:
         if queue.deduplicates is None:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Annotated, Any, Final, Protocol
 
 import typer
@@ -13,7 +13,9 @@ from flowcatalyst.app.router import config_of
 from flowcatalyst.control.settings import Settings
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.errors import ConfigurationError
+from flowcatalyst.core.files import is_there
 from flowcatalyst.core.logs import configure_logs
+from flowcatalyst.core.message import DEFAULT_POOL
 from flowcatalyst.queues.address import (
     AmqpAddress,
     EmbeddedAddress,
@@ -46,6 +48,10 @@ class QueueAccess(Protocol):
     deduplicates: bool | None  # None: not known here
 
     async def publish(self, messages: Sequence[Outgoing]) -> list[Published]: ...
+
+    def notes(self, pools: Iterable[str]) -> set[str]:
+        """What the sender of messages that were published, for these pools, may not have meant."""
+        ...
 
     async def aclose(self) -> None: ...
 
@@ -83,6 +89,8 @@ class StraightWayIn:
         """Raises `ConfigurationError`."""
         self.name, self.place = config.name, ""
         self._read: set[str] | None = None  # the embedded queues that the settings name; None: any queue will do
+        # Those of a config URL are not known here.
+        self._pools = config_of(settings).pools if settings.sync.config_url is None else {}
         clock = SystemClock()
         file = settings.data_dir / "queue.db"
         self._store = EmbeddedStore(file, clock)
@@ -93,9 +101,9 @@ class StraightWayIn:
             self.place = str(file.absolute())
             known = {one.name for queue in config_of(settings).queues.values() if (one := _embedded(queue))}
             self._read = None if create or address.name in known else known
-            if not create and not file.exists():
+            if not create and not is_there(file):
                 demo = settings.data_dir / "demo"
-                hint = f" (that of the demo is {demo})" if (demo / "queue.db").exists() else ""
+                hint = f" (that of the demo is {demo})" if is_there(demo / "queue.db") else ""
                 raise ConfigurationError(
                     f"there is no queue file {self.place}: name the data folder of the router with --data-dir{hint}, "
                     "send to a router that runs with --router URL, or make a new queue with --create"
@@ -122,6 +130,11 @@ class StraightWayIn:
                     f"{', '.join(sorted(self._read | in_file))}; name one of them, or make a new one with --create"
                 )
         return await self._queue.publish(messages)
+
+    def notes(self, pools: Iterable[str]) -> set[str]:
+        unknown = {*pools} - {*self._pools, DEFAULT_POOL} if self._pools else ()
+        how = f"{DEFAULT_POOL} will take it, unless the router has that pool"
+        return {f"the settings have no pool {pool!r}: {how}" for pool in unknown}
 
     async def aclose(self) -> None:
         await self._queue.close()

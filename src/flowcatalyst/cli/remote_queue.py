@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
@@ -35,6 +35,12 @@ ApiKey = Annotated[
 ]
 
 
+def refuse_key_without_router(api_key: str | None) -> None:
+    """An option that nothing would look at."""
+    if api_key is not None:
+        raise typer.BadParameter("an --api-key is for a --router: name that, or leave out the key")
+
+
 class RemoteQueue:
     """A queue of a router that runs."""
 
@@ -44,6 +50,7 @@ class RemoteQueue:
         """Raises `typer.BadParameter` if the URL can never be called."""
         self._base = url.rstrip("/")
         self.name = queue or DEFAULT_QUEUE
+        self._notes: set[str] = set()  # that it answered with
         self.place = f"router {masked(self._base)}"
         try:
             self._target = target_of(f"{self._base}/api/messages?queue={quote(self.name, safe='')}")
@@ -72,6 +79,9 @@ class RemoteQueue:
         queue."""
         return [one for request in _requests(messages) for one in await self._send(request)]
 
+    def notes(self, pools: Iterable[str]) -> set[str]:
+        return self._notes  # the router knows its pools
+
     async def aclose(self) -> None:
         await self._client.close()
 
@@ -86,6 +96,7 @@ class RemoteQueue:
         for one in results:
             if one["status"] == "REJECTED":
                 raise InvalidMessageError(f"message {one['id']} was rejected by the {self.place}: {one['error']}")
+        self._notes.update(one["note"] for one in results if "note" in one)
         return [Published(one.get("brokerId") or "", one["status"] == "DUPLICATE") for one in results]
 
     def _refusal(self, response: Response) -> Exception:

@@ -20,8 +20,10 @@ from flowcatalyst.control.config_sync import ConfigSync
 from flowcatalyst.control.settings import Settings, load_settings
 from flowcatalyst.core import interpreter
 from flowcatalyst.core.errors import ConfigurationError
+from flowcatalyst.core.files import is_there
 from flowcatalyst.core.logs import close_logs, configure_logs
 from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.queues.embedded.store import routers_on
 from flowcatalyst.sandbox.demo import Demo
 
 DEFAULT_PORT = Settings.model_fields["port"].default
@@ -38,7 +40,10 @@ def up(
     config: SettingsFile = None,
     demo: Annotated[bool, typer.Option("--demo", help="Feed steady traffic to the built-in receivers")] = False,
 ) -> None:
-    """Run everything in one process: events and webhooks, embedded queue, router, API."""
+    """Run everything in one process.
+
+    Events and webhooks, embedded queue, router, API.
+    """
     settings = load_settings(config, host=host, port=port, data_dir=data_dir)
     if settings.platform.enabled is None:
         settings.platform.enabled = True
@@ -79,10 +84,10 @@ def platform(
     data_dir: DataDir = None,
     config: SettingsFile = None,
 ) -> None:
-    """Run the dispatch platform alone: events and jobs in, webhooks out.
+    """Run the dispatch platform alone.
 
-    It reads no queues but those that its settings name. Any number of them work on one PostgreSQL
-    (platform.database_url).
+    Events and jobs in, webhooks out. It reads no queues but those that its settings name. Any number of them work on
+    one PostgreSQL (platform.database_url).
     """
     settings = load_settings(config, host=host, port=port, data_dir=data_dir)
     if settings.platform.enabled is False:
@@ -119,6 +124,8 @@ async def _serve(settings: Settings, demo: bool, with_sandbox: bool) -> bool:
     app.prepare_data_dir()
     log_file = settings.log.file or (settings.data_dir / "flowcatalyst.log" if demo else None)
     configure_logs(settings.log.level, settings.log.format, log_file)
+    if settings.standby.redis_url is None:
+        tell_of_other_routers(settings)
     reloads = Tasks()
     signals = Signals(lambda: _on_hangup(app, reloads))
     async with AsyncExitStack() as stack:
@@ -159,12 +166,21 @@ def _doing(app: App) -> str:
 
 
 def tell_of_missing_files(settings: Settings) -> None:
-    """A file of pools and queues that is not there may yet come, but its name may be wrong as well."""
+    """A file of pools and queues that is not there may yet come, but its name may be wrong as well. Raises
+    `ConfigurationError` if this user may not look."""
     sync = settings.sync
     for source in sources_from(sync.config_url or "") if settings.enabled else ():
-        if isinstance(source, FileSource) and not source.path.exists():
+        if isinstance(source, FileSource) and not is_there(source.path):
             tries = f"it is tried {sync.attempts} times, {sync.attempt_pause_s:g} s apart"
             print(f"flowcatalyst: configuration file {source.label} does not exist; {tries}", file=sys.stderr)
+
+
+def tell_of_other_routers(settings: Settings) -> None:
+    """Two on one folder are seldom meant. Those that share a standby lock are."""
+    for url, process in routers_on(settings.data_dir / "queue.db").items():
+        who = f"the router at {url} (process {process}) has the data folder {settings.data_dir} open too"
+        what = "both take its messages, each with its own limits; stop one of them, or give it another --data-dir"
+        print(f"flowcatalyst: {who}: {what}", file=sys.stderr)
 
 
 def _embedded_too(settings: Settings) -> list[str]:

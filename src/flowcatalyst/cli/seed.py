@@ -22,11 +22,12 @@ from flowcatalyst.cli.queue_access import (
     run_to_end,
     shown,
 )
-from flowcatalyst.cli.remote_queue import ApiKey, RemoteQueue
+from flowcatalyst.cli.remote_queue import ApiKey, RemoteQueue, refuse_key_without_router
 from flowcatalyst.control.settings import Settings, load_settings
 from flowcatalyst.core.clock import IdSource, SystemClock
 from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
 from flowcatalyst.core.terminal import visible
+from flowcatalyst.queues.embedded.store import routers_on
 from flowcatalyst.sandbox.seeding import CHUNK, RANDOM, GroupMode, Seed, targets_of
 
 MAX_GROUPS: Final = 1_000_000  # each is remembered
@@ -47,8 +48,8 @@ def seed(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Send to this router, for its receivers; with --uri only its receivers count  [default: the one of "
-            "these settings]",
+            help="Send to this router, for its receivers; with --uri only its receivers count  [default: the router "
+            "that has the data folder open, else host and port of these settings]",
         ),
     ] = None,
     endpoint: Annotated[
@@ -74,6 +75,7 @@ def seed(
         name, router_url = running.name, running.base_url
     else:
         running = None
+        refuse_key_without_router(api_key)
         settings = load_settings(config, data_dir=data_dir)
         chosen = choose_queue(settings, queue, uri)
         name, router_url = chosen.name, "" if target else (router or _router_of(settings)).rstrip("/")
@@ -109,7 +111,15 @@ def _groups(text: str) -> GroupMode | int:
 
 
 def _router_of(settings: Settings) -> str:
-    """Where a router with these settings serves its receivers, as seen from here."""
+    """Where a router with these settings serves its receivers, as seen from here: one that runs on the data folder may
+    have another port."""
+    running = list(routers_on(settings.data_dir / "queue.db"))
+    if len(running) == 1:
+        return running[0]
+    if running:
+        raise typer.BadParameter(
+            f"several routers have this data folder open, name one with --router: {', '.join(running)}"
+        )
     if settings.port == 0:
         raise typer.BadParameter("the port of these settings is 0, any free one: name the router with --router")
     everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - it binds nothing

@@ -1,5 +1,6 @@
 """`flowcatalyst simulate`: what would happen, before production answers."""
 
+import errno
 import os
 import signal
 import sys
@@ -43,9 +44,8 @@ def simulate(
     """
     loaded = load_scenario(scenario)
     # Before the simulation, not after it.
-    if json not in (None, STANDARD_OUTPUT) and (Path(json).is_dir() or not Path(json).parent.is_dir()):
-        what = "it is a folder" if Path(json).is_dir() else f"there is no folder {Path(json).parent}"
-        raise ConfigurationError(f"report {json} cannot be written, {what}: name another file with --json")
+    if json is not None and json != STANDARD_OUTPUT:
+        _check_report_file(Path(json))
     interpreter.tune()
     clock = SystemClock()
     started_at = clock.monotonic()
@@ -98,6 +98,19 @@ def _progress(duration_s: float, clock: Clock) -> Callable[[float], None]:
             print(f"{ERASE_LINE}{text}", end="", file=sys.stderr, flush=True)
 
     return tell
+
+
+def _check_report_file(file: Path) -> None:
+    try:
+        what = (
+            "it is a folder" if file.is_dir() else "" if file.parent.is_dir() else f"there is no folder {file.parent}"
+        )
+        if not what and not os.access(file if file.exists() else file.parent, os.W_OK):
+            what = os.strerror(errno.EACCES)
+    except OSError as error:
+        what = error.strerror or str(error)
+    if what:
+        raise ConfigurationError(f"report {file} cannot be written, {what}: name another file with --json")
 
 
 def _write_json(report: Report, where: str) -> None:

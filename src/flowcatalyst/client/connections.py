@@ -38,13 +38,16 @@ class Connections:
         self._lock = threading.Lock()
 
     def post(self, path: str, body: bytes) -> Answer:
+        return self.ask("POST", path, body)
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> Answer:
         """Raises `OSError` or `HTTPException`. The time allowed is that of the whole request."""
         while (connection := self._take()) is not None:
             try:
-                return self._ask(connection, path, body)
+                return self._ask(connection, method, path, body)
             except (ConnectionError, HTTPException):
                 pass  # the server closed it while it was idle: nobody is to blame, and another one will do
-        return self._ask(self._new(), path, body)
+        return self._ask(self._new(), method, path, body)
 
     def close(self) -> None:
         with self._lock:
@@ -61,10 +64,10 @@ class Connections:
             return HTTPConnection(self._host, self._port, timeout=self._timeout_s)
         return HTTPSConnection(self._host, self._port, timeout=self._timeout_s, context=self._tls)
 
-    def _ask(self, connection: HTTPConnection, path: str, body: bytes) -> Answer:
+    def _ask(self, connection: HTTPConnection, method: str, path: str, body: bytes | None) -> Answer:
         deadline = self._clock.monotonic() + self._timeout_s
         try:
-            connection.request("POST", self._path + path, body, self._headers)
+            connection.request(method, self._path + path, body, self._headers)
             response = connection.getresponse()
             chunks = []
             while chunk := response.read1(_CHUNK):

@@ -69,6 +69,9 @@ class AuditAction(StrEnum):
     SUBSCRIPTION_SECRET = "subscription_secret"  # noqa: S105 - it was rotated
     SUBSCRIPTION_TEST = "subscription_test"
     SUBSCRIPTION_REPLAY = "subscription_replay"
+    API_KEY_CREATE = "api_key_create"
+    API_KEY_ROTATE = "api_key_rotate"
+    API_KEY_REVOKE = "api_key_revoke"
     REFUSED = "refused"  # a change that was not allowed
 
 

@@ -188,7 +188,8 @@ def _value(value: object) -> str:
 def changes_in_words(before: RouterConfig | None, after: RouterConfig) -> str:
     """What a new configuration changes. Addresses of queues are not shown: they may hold credentials."""
     if before is None:
-        return f"the first one: {len(after.pools)} pools, {len(after.queues)} queues"
+        pools, queues = len(after.pools), len(after.queues)
+        return f"the first one: {pools} pool{'s' * (pools != 1)}, {queues} queue{'s' * (queues != 1)}"
     texts = []
     for kind, old, new in (("pool", before.pools, after.pools), ("queue", before.queues, after.queues)):
         found = difference(old, new)

@@ -35,6 +35,7 @@ from pydantic_settings import (
 )
 
 from flowcatalyst.control import environment
+from flowcatalyst.control.platform_settings import PlatformSettings
 from flowcatalyst.control.pool_settings import PoolSettings, RetrySettings
 from flowcatalyst.control.settings_words import in_words
 from flowcatalyst.core.credentials import Account, KeyEntry, read_accounts, read_keys
@@ -42,7 +43,6 @@ from flowcatalyst.core.errors import ConfigurationError
 from flowcatalyst.core.hosts import is_loopback, problem_with_host
 from flowcatalyst.core.message import DEFAULT_POOL
 from flowcatalyst.core.settings import Section
-from flowcatalyst.dispatch.sealing import read_secret_keys
 from flowcatalyst.queues.settings import (
     ActiveMqSettings,
     EmbeddedSettings,
@@ -212,37 +212,6 @@ class LogSettings(Section):
     file: Path | None = Field(None, description="File to append to instead of standard error")
 
 
-class PlatformSettings(Section):
-    """The dispatch platform."""
-
-    enabled: bool | None = Field(
-        None,
-        description="Take events, and keep and deliver dispatch jobs; unset: `flowcatalyst up` and `platform` do, "
-        "`router` does not",
-    )
-    database_url: SecretStr | None = Field(
-        None,
-        description="postgresql://user:password@host:5432/database of the jobs, with ?schema= and &sslmode= if needed; "
-        "any number of processes work on it. Unset: jobs.db in the data folder",
-    )
-    secret_key: SecretStr | None = Field(
-        None,
-        description="Key that secrets of subscriptions are sealed with: what `flowcatalyst secret-key` prints; "
-        "several, separated by commas, the newest first. Unset: secret.key in the data folder, made when it is "
-        "needed; with database_url no secret can be kept",
-    )
-    retention_days: float = Field(
-        30.0, ge=0, description="How long finished dispatch jobs are kept, with their attempts; 0: for ever"
-    )
-
-    @field_validator("secret_key")
-    @classmethod
-    def _is_a_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None:
-            read_secret_keys(value.get_secret_value())
-        return value
-
-
 class Settings(BaseSettings):
     """All settings of a FlowCatalyst process."""
 
@@ -383,14 +352,15 @@ def load_settings(file: Path | None = None, **given: Any) -> Settings:
     if wrong := environment.complaints([*variables, *others], [name for name in names if "[]" not in name]):
         raise ConfigurationError(f"wrong settings (environment): {'; '.join(wrong)}")
     source = file or (DEFAULT_FILE if DEFAULT_FILE.is_file() else None)
-    settings_of_file = type("Settings", (Settings,), {"of_file": {} if source is None else _read_toml(source)})
+    written = {} if source is None else _read_toml(source)
+    settings_of_file = type("Settings", (Settings,), {"of_file": written})
     given = {name: value for name, value in given.items() if value is not None}
     try:
         settings: Settings = settings_of_file(**given)
     except ValidationError as error:
         said = ["environment"] * bool(variables) + [str(source)] * bool(source) + ["command line"] * bool(given)
         from_variables = [name for name in variables if name not in map(environment.variable_of, given)]
-        problems = [in_words(one, names, from_variables) for one in error.errors(include_url=False)]
+        problems = [in_words(one, names, from_variables, written) for one in error.errors(include_url=False)]
         raise ConfigurationError(f"wrong settings ({', '.join(said)}): {'; '.join(problems)}") from None
     except SettingsError as error:  # names the field, not its value
         found = re.search('"([a-z_]+)"', str(error))

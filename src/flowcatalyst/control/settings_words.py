@@ -1,8 +1,8 @@
 """What is wrong with a setting, in a sentence. Pure."""
 
 import re
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
 
 from pydantic_core import ErrorDetails
 
@@ -28,9 +28,14 @@ _WORDS: Final = {
 }
 
 
-def in_words(one: ErrorDetails, names: Sequence[str], variables: Collection[str]) -> str:
-    """What is wrong with a setting. A value is repeated only where none can be a secret: of numbers and choices, but
-    for those of auth, where keys end up in the wrong line."""
+def in_words(
+    one: ErrorDetails, names: Sequence[str], variables: Collection[str], written: Mapping[str, Any] | None = None
+) -> str:
+    """What is wrong with a setting; `written` is the settings file, where entries of lists have names.
+
+    A value is repeated only where none can be a secret: of numbers and choices, but for those of auth, where keys end
+    up in the wrong line.
+    """
     name = ".".join(str(part) for part in one["loc"]) or "settings"
     said = _WORDS.get(one["type"]) or _BEGINNING.sub("", one["msg"])
     if one["type"] == "extra_forbidden":
@@ -40,7 +45,19 @@ def in_words(one: ErrorDetails, names: Sequence[str], variables: Collection[str]
         said += environment.did_you_mean(meant, [*known, *tables])
     if one["type"].startswith(_OF_NUMBERS_AND_CHOICES) and one["loc"][0] != "auth":
         said += f", not {str(one['input'])[:60]!r}"
+    said += _of_entry(one["loc"], written or {})
     parts = [str(part) for part in one["loc"]]
     of_parts = [environment.variable_of(".".join(parts[:length])) for length in range(len(parts), 0, -1)]
     variable = next((variable for variable in of_parts if variable in variables), None)
     return f"{name} {said}" if variable is None else f"{name} {said} (variable {variable})"
+
+
+def _of_entry(place: Sequence[int | str], written: Mapping[str, Any]) -> str:
+    """Whose setting it is, if it belongs to an entry of a list that has a name: who counts them begins with 1."""
+    match place:
+        case [str(section), int(number), _, *_]:
+            entries = written.get(section)
+            entry = entries[number] if isinstance(entries, list) and number < len(entries) else None
+            name = (entry.get("code") or entry.get("name")) if isinstance(entry, dict) else None
+            return f" ({section.removesuffix('s')} {name[:60]!r})" if isinstance(name, str) else ""
+    return ""

@@ -18,6 +18,7 @@ from flowcatalyst.core.warnings import WarningLog
 from flowcatalyst.dispatch.job_counts import JobCounts
 from flowcatalyst.dispatch.job_watch import JobWatch
 from flowcatalyst.dispatch.platform import Platform
+from flowcatalyst.dispatch.processing import Processing
 from flowcatalyst.dispatch.store.contract import JobStore
 from flowcatalyst.queues.contract import BrokerQueue, Queue
 from flowcatalyst.queues.embedded.store import EmbeddedStore
@@ -74,6 +75,10 @@ class RouterView(Protocol):
     @property
     def jobs(self) -> JobStore | None:
         """None: it dispatches no jobs."""
+
+    @property
+    def processing(self) -> Processing | None:
+        """None: it dispatches no jobs, or does not run yet."""
 
     @property
     def platform(self) -> Platform | None:

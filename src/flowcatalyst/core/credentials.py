@@ -22,11 +22,24 @@ _KEY_HASH: Final = re.compile(r"sha256:([0-9a-f]{64})")
 _PASSWORD_HASH: Final = re.compile(r"scrypt:(\d{1,7}):(\d{1,4}):(\d{1,4}):((?:[0-9a-f]{2}){8,64}):([0-9a-f]{64})")
 
 
+class Scope(StrEnum):
+    """What credentials are good for. Who may do `admin` may do everything: he could make a key for it."""
+
+    PUBLISH = "publish"
+    READ = "read"
+    OPERATE = "operate"
+    ADMIN = "admin"
+
+
 class Role(StrEnum):
-    """What a caller may do: a reader reads, an admin does everything."""
+    """What a caller of the settings may do: a reader reads, an admin does everything."""
 
     ADMIN = "admin"
     READ_ONLY = "read_only"
+
+    @property
+    def scopes(self) -> frozenset[Scope]:
+        return frozenset(Scope) if self is Role.ADMIN else frozenset({Scope.READ})
 
 
 def new_key() -> str:
@@ -87,7 +100,20 @@ class Identity:
     """Whose credentials were shown."""
 
     name: str
-    role: Role
+    role: Role | None  # None: they are not of the settings
+    scopes: frozenset[Scope]
+
+    def may(self, scope: Scope) -> bool:
+        return scope in self.scopes or Scope.ADMIN in self.scopes
+
+    @property
+    def title(self) -> str:
+        """The role, or what stands for one."""
+        return self.role or self.scopes_in_words
+
+    @property
+    def scopes_in_words(self) -> str:
+        return ", ".join(scope for scope in Scope if scope in self.scopes)
 
 
 @dataclass(slots=True, frozen=True)
@@ -100,7 +126,7 @@ class KeyEntry:
     @property
     def identity(self) -> Identity:
         """A key has no name. The beginning of its hash, as it stands in the settings, tells which one it was."""
-        return Identity(f"key {self.digest.hex()[:8]}", self.role)
+        return Identity(f"key {self.digest.hex()[:8]}", self.role, self.role.scopes)
 
 
 @dataclass(slots=True, frozen=True)
@@ -113,7 +139,7 @@ class Account:
 
     @property
     def identity(self) -> Identity:
-        return Identity(self.name.decode(), self.role)
+        return Identity(self.name.decode(), self.role, self.role.scopes)
 
 
 def read_keys(admin: Sequence[str], read_only: Sequence[str]) -> list[KeyEntry]:

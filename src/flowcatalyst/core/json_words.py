@@ -22,7 +22,17 @@ _WANTED: Final = {
 _GIVEN: Final = {**_WANTED, "int": "a number", "bool": "a boolean"}
 _COMPARED: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 
+# What one thing is called in messages, in jobs, and by people: who knows one of them tries it in the other.
+_SAME_THING: Final = (
+    ("mediationTarget", "targetUrl", "target", "url"),
+    ("messageGroupId", "messageGroup", "groupId", "group"),
+    ("poolCode", "dispatchPoolCode", "pool"),
+    ("dispatchMode", "mode"),
+    ("deduplicationId", "idempotencyKey"),
+)
+
 _PLACE: Final = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_INDEX: Final = re.compile(r"\[\d+\]$")
 _WRONG_TYPE: Final = re.compile(r"Expected `(?P<wanted>[a-z |]+)`, got `(?P<given>\w+)`")
 _OUT_OF_BOUNDS: Final = re.compile(r"Expected `(?:int|float)` (?P<how><=?|>=?) (?P<bound>[-\d.e+]+)")
 _WRONG_LENGTH: Final = re.compile(r"Expected `(?P<what>str|array)` of length (?P<how><=?|>=?) (?P<bound>\d+)")
@@ -43,18 +53,17 @@ class Fault:
 
 
 def fault_in(error: msgspec.ValidationError, fields: Mapping[str, Collection[str]]) -> Fault:
-    """What a validation error says. `fields` are those there are, each with its choices if it has some."""
+    """What a validation error says. `fields` are those there are, each with its choices if it has some; `name[]` are
+    the entries of the list `name`."""
     text = str(error)
     place = _PLACE.search(text)
     path, text = (place["path"], text[: place.start()]) if place else ("", text)
     if found := _MISSING.fullmatch(text):
         return Fault(_joined(path, found["name"]), "is missing")
     if found := _UNKNOWN.fullmatch(text):
-        near = nearest(found["name"], fields)
-        listed = f"; the fields are {', '.join(fields)}" if fields else ""
-        meant = listed if near is None else f" (did you mean `{near}`?)"
-        return Fault(_joined(path, found["name"]), f"is not a field here{meant}")
-    return Fault(path, in_words(text, fields.get(path, ())))
+        names = [name for name in fields if not name.endswith("[]")]
+        return Fault(_joined(path, found["name"]), f"is not a field here{_meant(found['name'], names)}")
+    return Fault(path, in_words(text, fields.get(_INDEX.sub("[]", path), ())))
 
 
 def in_words(text: str, choices: Collection[str] = ()) -> str:
@@ -93,6 +102,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def _meant(name: str, fields: Collection[str]) -> str:
-    if (near := nearest(name, fields)) is not None:
+    same = next((one for names in _SAME_THING if name in names for one in names if one in fields), None)
+    if (near := same or nearest(name, fields)) is not None:
         return f" (did you mean `{near}`?)"
     return f"; the fields are {', '.join(fields)}" if fields else ""

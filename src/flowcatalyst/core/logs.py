@@ -119,13 +119,15 @@ atexit.register(close_logs)
 
 def problem_with_log_file(file: Path) -> str:
     """What keeps a log from being appended to the file, told without making it; empty if nothing."""
-    if file.is_dir():
-        return "is a folder: name a file in it"
-    if not file.parent.is_dir():
-        return f"cannot be opened: there is no folder {file.parent}"
-    if not os.access(file if file.exists() else file.parent, os.W_OK):
-        return f"cannot be opened: {os.strerror(errno.EACCES)}"
-    return ""
+    try:
+        if file.is_dir():
+            return "is a folder: name a file in it"
+        if not file.parent.is_dir():
+            return f"cannot be opened: there is no folder {file.parent}"
+        writable = os.access(file if file.exists() else file.parent, os.W_OK)
+    except PermissionError:
+        writable = False
+    return "" if writable else f"cannot be opened: {os.strerror(errno.EACCES)}"
 
 
 def configure_logs(level: str, log_format: LogFormat, file: Path | None = None) -> None:

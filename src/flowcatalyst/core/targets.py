@@ -47,7 +47,9 @@ def parse_target(url: str) -> Target:
     except ValueError as error:
         raise TargetRefusedError(f"target is not a URL: {error}") from None
     if parts.scheme not in _DEFAULT_PORTS:
-        raise TargetRefusedError(f"target has scheme {parts.scheme or '(none)'!r}: only http and https work")
+        if not parts.scheme:
+            raise TargetRefusedError("target has no scheme: begin it with http:// or https://")
+        raise TargetRefusedError(f"target has scheme {parts.scheme!r}: only http and https work")
     if "@" in parts.netloc:
         raise TargetRefusedError("target carries credentials in its URL")
     if given_port == 0:

@@ -15,6 +15,23 @@ from flowcatalyst.dispatch.subscription import Subscription, jobs_of
 MAX_JOBS: Final = 2000  # of one transaction, unless one event has more: whoever delivers waits for it
 MAX_JOB_BYTES: Final = 8 * 1024 * 1024
 TURN_BYTES: Final = 256 * 1024  # of data that are judged or matched; then others on the loop have their turn
+ITEM_BYTES: Final = 4 * 1024  # what one event, or one job, counts for besides its data
+
+
+class Turns:
+    """Lets others on the loop have their turn now and then while much is read."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    async def took(self, size: int) -> None:
+        """So many bytes were worked on."""
+        self._taken += size
+        if self._taken >= TURN_BYTES:
+            self._taken = 0
+            await asyncio.sleep(0)
 
 
 class Intake:
@@ -39,7 +56,7 @@ class Intake:
         await self._catalog.ready()
         accepted: list[EventAccepted] = []
         waiting: list[tuple[Event, list[Job]]] = []
-        count, size, turn = 0, 0, 0
+        count, size = 0, 0
         for event in events:
             wanted = await matched(self._catalog.matcher, event)
             jobs = jobs_of(event, wanted, self._ids.new_id, self._clock.wall())
@@ -48,10 +65,8 @@ class Intake:
                 accepted += await self._store.accept(waiting)
                 waiting, count, size = [], 0, 0
             waiting.append((event, jobs))
-            count, size, turn = count + len(jobs), size + more, turn + len(event.data) + more
-            if turn >= TURN_BYTES:
-                turn = 0
-                await asyncio.sleep(0)
+            count, size = count + len(jobs), size + more
+            await asyncio.sleep(0)  # thousands may have been asked whether they want it
         if waiting:
             accepted += await self._store.accept(waiting)
         return accepted

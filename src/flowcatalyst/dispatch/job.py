@@ -72,7 +72,7 @@ class NewJob(msgspec.Struct, rename="camel", forbid_unknown_fields=True, kw_only
     headers: dict[str, str] = {}
     message_group: Name | None = None
     sequence: int = DEFAULT_SEQUENCE
-    mode: DispatchMode = DispatchMode.IMMEDIATE
+    mode: Annotated[DispatchMode, msgspec.Meta(description="If left out: IMMEDIATE")] | None = None
     dispatch_pool_code: Name = DEFAULT_POOL
     timeout_seconds: float = DEFAULT_TIMEOUT_S
     max_retries: int = DEFAULT_RETRIES
@@ -158,8 +158,9 @@ def new_job(asked: NewJob, job_id: str, now: float) -> Job:
         raise InvalidJobError(f"retryDelaysSeconds has {count} entries, more than the {MAX_RETRIES} allowed")
     for delay_s in asked.retry_delays_seconds:
         _check_range("retryDelaysSeconds", delay_s, 0, MAX_RETRY_DELAY_S)
-    if asked.mode is not DispatchMode.IMMEDIATE and asked.message_group is None:
-        raise InvalidJobError(f"mode {asked.mode} orders the jobs of a group: give a messageGroup, or mode IMMEDIATE")
+    mode = asked.mode or DispatchMode.IMMEDIATE
+    if mode is not DispatchMode.IMMEDIATE and asked.message_group is None:
+        raise InvalidJobError(f"mode {mode} orders the jobs of a group: give a messageGroup, or mode IMMEDIATE")
     if sum(map(len, (*asked.metadata, *asked.metadata.values()))) > MAX_METADATA_CHARS:
         raise InvalidJobError(f"metadata has more than the {MAX_METADATA_CHARS} characters allowed")
     for key, value in asked.metadata.items():
@@ -178,7 +179,7 @@ def new_job(asked: NewJob, job_id: str, now: float) -> Job:
         headers=tuple(asked.headers.items()),
         group=asked.message_group,
         sequence=asked.sequence,
-        mode=asked.mode,
+        mode=mode,
         pool=asked.dispatch_pool_code,
         terms=Terms(
             asked.timeout_seconds, asked.max_retries, tuple(asked.retry_delays_seconds) or DEFAULT_RETRY_DELAYS_S

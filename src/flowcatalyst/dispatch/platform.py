@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from flowcatalyst.dispatch.api_keys import ApiKeys
 from flowcatalyst.dispatch.catalog import Catalog
 from flowcatalyst.dispatch.intake import Intake
 from flowcatalyst.dispatch.sealing import Sealer
@@ -14,3 +15,4 @@ class Platform:
     catalog: Catalog
     intake: Intake
     sealer: Sealer
+    api_keys: ApiKeys

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
-from flowcatalyst.core import webhook
 from flowcatalyst.core.headers import OUR_PREFIX
 from flowcatalyst.core.message import Delivery
+from flowcatalyst.core.webhook import ID, SIGNATURE, TIMESTAMP
 from flowcatalyst.http.signing import sign
 
 GROUP_SEQ: Final = f"{OUR_PREFIX}Group-Seq"
@@ -48,7 +48,7 @@ class JobStamp:
             return lines
         job_id, at = delivery.pointer.id, int(wall)
         signature = sign(job_id, at, body, secrets)
-        return f"{lines}{webhook.ID}: {job_id}\r\n{webhook.TIMESTAMP}: {at}\r\n{webhook.SIGNATURE}: {signature}\r\n"
+        return f"{lines}{ID}: {job_id}\r\n{TIMESTAMP}: {at}\r\n{SIGNATURE}: {signature}\r\n"
 
     def delivered(self, delivery: Delivery) -> None:
         if self._group is not None:

@@ -24,6 +24,7 @@ class QueueConfig:
     connections: int = 1
     visibility_s: float | None = None  # None: the default of the broker's adapter
     raw: RawConfig | None = None  # None: its bodies are pointers
+    polled: bool = True  # by this process; else it is for routers elsewhere
 
 
 class EmbeddedSettings(Section):
@@ -82,6 +83,9 @@ class QueueSettings(Section):
         None, ge=1, le=43_200, description="How long a received message stays hidden; unset: 60"
     )
     raw: RawSettings | None = Field(None, description="Its bodies are sent as they are; unset: they are messages")
+    poll: bool = Field(
+        True, description="Take messages from it; false: it is only published to, for routers on other machines"
+    )
 
     @field_validator("uri")
     @classmethod
@@ -94,7 +98,7 @@ class QueueSettings(Section):
 
     def config(self) -> QueueConfig:
         raw = None if self.raw is None else self.raw.config()
-        return QueueConfig(self.name, self.uri, self.connections, self.visibility_s, raw)
+        return QueueConfig(self.name, self.uri, self.connections, self.visibility_s, raw, self.poll)
 
 
 class SqsSettings(Section):

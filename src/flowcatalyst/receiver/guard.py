@@ -31,7 +31,7 @@ class Known:
 
     last: int = 0  # the highest position that was done; 0: none was
     floor: int = 0  # up to here it is not remembered, or does not matter, which positions were done
-    done_by: str | None = None  # the id of what was done at the webhook's position
+    done_at: int = 0  # the position at which this very webhook was done, by its id; 0: it was not
     prev_done: bool = False  # whether something was done at the position that it names as delivered before
 
     def after(self, seq: int, prev: int) -> tuple[int, int]:
@@ -44,7 +44,7 @@ class Known:
 class GuardStore(Protocol):
     """Where a guard remembers. What several processes handle needs a store that they share."""
 
-    def get(self, group: str, seq: int, prev: int) -> Known:
+    def get(self, group: str, webhook_id: str, prev: int) -> Known:
         """What is known of the group; `Known()` if nothing is."""
 
     def advance(self, group: str, seq: int, webhook_id: str, prev: int) -> Known:
@@ -62,7 +62,7 @@ def judge(webhook: Webhook, known: Known) -> Verdict:
     seq, prev = webhook.group_seq, webhook.group_prev
     if webhook.group is None or seq is None or prev is None:
         return Verdict.UNORDERED
-    if known.done_by == webhook.id:
+    if known.done_at:
         return Verdict.REPEAT
     if prev > known.floor and not known.prev_done:
         return Verdict.GAP
@@ -76,10 +76,14 @@ class GroupGuard:
         self._store = store
 
     def check(self, webhook: Webhook) -> Verdict:
-        """What this webhook is. Changes nothing."""
+        """What this webhook is. Changes nothing, but for a repeat that comes at another position: what follows it will
+        call that one delivered."""
         if webhook.group is None or webhook.group_seq is None or webhook.group_prev is None:
             return Verdict.UNORDERED
-        return judge(webhook, self._store.get(webhook.group, webhook.group_seq, webhook.group_prev))
+        known = self._store.get(webhook.group, webhook.id, webhook.group_prev)
+        if known.done_at not in (0, webhook.group_seq):
+            self._store.advance(webhook.group, webhook.group_seq, webhook.id, webhook.group_prev)
+        return judge(webhook, known)
 
     def done(self, webhook: Webhook) -> Verdict:
         """Record that this webhook was handled. Call it before you answer, where you can in the same transaction.
@@ -101,28 +105,37 @@ class GroupGuard:
 class _Group:
     last: int = 0
     floor: int = 0
-    ids: dict[int, str] = field(default_factory=dict)
+    ids: dict[int, str] = field(default_factory=dict)  # by position
+    positions: dict[str, int] = field(default_factory=dict)  # by id, the newest
 
 
 class MemoryGuardStore:
-    """In the memory of one process. After a restart each group begins with a gap."""
+    """In the memory of one process. After a restart each group begins with a gap.
 
-    def __init__(self) -> None:
-        self._groups: dict[str, _Group] = {}
+    With `max_groups` those are forgotten in which nothing was done for longest.
+    """
+
+    def __init__(self, max_groups: int | None = None) -> None:
+        self._groups: dict[str, _Group] = {}  # the one with the newest change last
+        self._max_groups = max_groups
         self._lock = threading.Lock()
 
-    def get(self, group: str, seq: int, prev: int) -> Known:
+    def get(self, group: str, webhook_id: str, prev: int) -> Known:
         with self._lock:
-            return self._known(group, seq, prev)
+            return self._known(group, webhook_id, prev)
 
     def advance(self, group: str, seq: int, webhook_id: str, prev: int) -> Known:
         with self._lock:
-            before = self._known(group, seq, prev)
-            kept = self._groups.setdefault(group, _Group())
-            kept.ids[seq] = webhook_id
+            before = self._known(group, webhook_id, prev)
+            kept = self._groups[group] = self._groups.pop(group, _Group())
+            if self._max_groups is not None and len(self._groups) > self._max_groups:
+                del self._groups[next(iter(self._groups))]
+            kept.ids[seq], kept.positions[webhook_id] = webhook_id, seq
             kept.last, kept.floor = before.after(seq, prev)
             while (oldest := next(iter(kept.ids), kept.last)) <= kept.last - REMEMBERED:
-                del kept.ids[oldest]
+                done = kept.ids.pop(oldest)
+                if kept.positions.get(done) == oldest:
+                    del kept.positions[done]
             return before
 
     def resume_after(self, group: str, seq: int) -> None:
@@ -130,6 +143,8 @@ class MemoryGuardStore:
             kept = self._groups.setdefault(group, _Group())
             kept.last, kept.floor = max(kept.last, seq), max(kept.floor, seq)
 
-    def _known(self, group: str, seq: int, prev: int) -> Known:
+    def _known(self, group: str, webhook_id: str, prev: int) -> Known:
         kept = self._groups.get(group)
-        return Known() if kept is None else Known(kept.last, kept.floor, kept.ids.get(seq), prev in kept.ids)
+        if kept is None:
+            return Known()
+        return Known(kept.last, kept.floor, kept.positions.get(webhook_id, 0), prev in kept.ids)

@@ -37,17 +37,18 @@ class SqliteTransactionStore:
         for statement in _SCHEMA:
             self._connection.execute(statement)
 
-    def get(self, group: str, seq: int, prev: int) -> Known:
+    def get(self, group: str, webhook_id: str, prev: int) -> Known:
         found = self._connection.execute(
-            "SELECT last, floor, (SELECT webhook_id FROM flowcatalyst_done d WHERE d.name = g.name AND d.seq = ?), "
+            "SELECT last, floor, "
+            "ifnull((SELECT max(seq) FROM flowcatalyst_done d WHERE d.name = g.name AND d.webhook_id = ?), 0), "
             "EXISTS (SELECT 1 FROM flowcatalyst_done d WHERE d.name = g.name AND d.seq = ?) "
             "FROM flowcatalyst_groups g WHERE name = ?",
-            (seq, prev, group),
+            (webhook_id, prev, group),
         ).fetchone()
         return Known() if found is None else Known(found[0], found[1], found[2], bool(found[3]))
 
     def advance(self, group: str, seq: int, webhook_id: str, prev: int) -> Known:
-        before = self.get(group, seq, prev)
+        before = self.get(group, webhook_id, prev)
         last, floor = before.after(seq, prev)
         self._raise_to(group, last, floor)
         self._connection.execute(
@@ -90,9 +91,9 @@ class SqliteGuardStore:
             tables.create_tables()
         self.close()  # a server that forks its workers does so now, and they have nothing to inherit
 
-    def get(self, group: str, seq: int, prev: int) -> Known:
+    def get(self, group: str, webhook_id: str, prev: int) -> Known:
         with self._lock:
-            return SqliteTransactionStore(self._own_connection()).get(group, seq, prev)
+            return SqliteTransactionStore(self._own_connection()).get(group, webhook_id, prev)
 
     def advance(self, group: str, seq: int, webhook_id: str, prev: int) -> Known:
         with self._transaction() as tables:

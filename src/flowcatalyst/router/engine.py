@@ -382,6 +382,8 @@ class Engine:
         """Let pending acks and nacks finish, then nack what the router still owns."""
         if not await self._settled():
             log.warning("settle_timed_out", action="settle_timed_out", left=len(self.tracker))
+        for pool in self.router.all_pools():
+            pool.forget_waiting()  # or an ack that is confirmed now, or an attempt that ends, nacks its followers again
         for delivery in self.tracker:
             delivery.source.nack(delivery, 0.0)
         await self._settled()

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
+from typing import Final
 
 from flowcatalyst.core.message import Delivery
 from flowcatalyst.router.endpoints import Endpoints
@@ -21,6 +22,9 @@ class Wait:
     under_way: bool = False  # its attempt runs
 
 
+CONFIRMATION: Final = Wait("its queue to confirm")
+
+
 def explain(
     delivery: Delivery,
     place: Place,
@@ -31,8 +35,10 @@ def explain(
     rate: SlidingWindow,
     now: float,
 ) -> Wait:
-    """What a message waits for that stands at `place`, or whose attempt, or ack, is under way if it is busy."""
-    first, held_until, gate = place
+    """What a message waits for that stands at `place`, or whose attempt is under way if it is busy."""
+    first, held_until, gate, acking = place
+    if acking:
+        return CONFIRMATION
     if first is not delivery:
         return Wait(f"its turn in group {delivery.group}", behind=first.pointer.id, until=held_until)
     if busy:

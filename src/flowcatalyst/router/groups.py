@@ -36,6 +36,7 @@ class Place(NamedTuple):
     first: Delivery  # stands or runs first in its group, or is awaited back from its queue
     held_until: float | None = None
     gate: str | None = None
+    acking: bool = False  # done with, but for its ack
 
 
 class GroupScheduler:
@@ -114,6 +115,9 @@ class GroupScheduler:
     def is_in_flight(self, delivery: Delivery) -> bool:
         return delivery in self._busy
 
+    def awaits_ack(self, delivery: Delivery) -> bool:
+        return delivery in self._acking
+
     def under_way_since(self, before: float) -> Iterator[Delivery]:
         """Messages whose attempt began before that time and has not ended, in the order they began."""
         for delivery in self._busy:
@@ -131,7 +135,8 @@ class GroupScheduler:
         if group is None:
             return Place(delivery)
         away = group.away if group.is_awaiting else None
-        return Place(away or group.busy or next(iter(group), delivery), group.held_until, group.gate)
+        first = away or group.busy or next(iter(group), delivery)
+        return Place(first, group.held_until, group.gate, acking=delivery in self._acking)
 
     # Messages in
 
@@ -316,6 +321,15 @@ class GroupScheduler:
         if not group and group.busy is None and not group.is_awaiting:
             self._drop(group)
         return cut_off
+
+    def forget_waiting(self) -> None:
+        """Forget all but attempts in flight: what waits, whatever for, and who waits for an ack."""
+        for delivery in list(self._acking):
+            self._release(delivery)
+        for group in list(self._all()):
+            self._take_out(group, list(group))
+            if group.busy is None:
+                self._drop(group)
 
     def _clear(self, group: Group, leaves: Callable[[Delivery], bool], keep_awaiting: bool) -> list[Delivery]:
         if group.busy is not None or not all(map(leaves, group)):

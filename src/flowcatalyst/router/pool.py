@@ -39,9 +39,9 @@ class Pool:
         self.windows = PoolWindows(self.stats, tools.clock.monotonic())
         self.draining = False  # for the end of the process: nothing starts any more
         self.retiring = False  # no longer configured: ends what it has
-        self._tools = tools
-        self._now, self._fence = tools.clock.monotonic, tools.fence
+        self._tools, self._now, self._fence = tools, tools.clock.monotonic, tools.fence
         self._scheduler, self.rate = GroupScheduler(), SlidingWindow(self.limits.rate_per_minute)
+        self.forget_waiting = self._scheduler.forget_waiting  # whoever stops the router nacks what is left
         self._endpoints = Endpoints(tools.breakers, tools.endpoint_of, tools.origin_of)
         self.slots: dict[asyncio.Task[None], None] = {}  # in the order they began
         self._alarm, self._judge = Alarm(self._now, self._pump), Judge(code, self.stats, tools)
@@ -220,8 +220,7 @@ class Pool:
 
     def _pump(self) -> None:
         """End the waits whose time has come, then fill free slots, as many as there are groups and permits for."""
-        self._pump_is_due = False
-        now = self._now()
+        self._pump_is_due, now = False, self._now()
         if self.draining or not self._fence.allows(now):
             return
         self._scheduler.end_holds(now)
@@ -371,9 +370,10 @@ class Pool:
             return
 
         def acked() -> None:
-            self._scheduler.finish(delivery)
-            self._nack_waiting(delivery)
-            self._pump_soon()
+            if self._scheduler.awaits_ack(delivery):  # and was not forgotten meanwhile
+                self._scheduler.finish(delivery)
+                self._nack_waiting(delivery)
+                self._pump_soon()
 
         self._scheduler.await_ack(delivery)
         delivery.source.ack(delivery, acked)

@@ -17,6 +17,7 @@ from flowcatalyst.dispatch.subscription import EventTypeBinding
 from flowcatalyst.http.signing import new_secret
 from flowcatalyst.sandbox.receivers import Sandbox
 
+SOURCE: Final = "demo-shop"
 STEPS: Final = ("placed", "paid", "packed", "shipped")  # of an order, each an event
 OPEN_ORDERS: Final = 20
 TICK_S: Final = 0.25
@@ -29,7 +30,7 @@ FIRST_RETRY_S: Final = 1.0
 SUBSCRIPTIONS: Final = (
     ("demo-billing", DispatchMode.BLOCK_ON_ERROR, "order.*", True),
     ("demo-warehouse", DispatchMode.NEXT_ON_ERROR, "order.*", False),
-    ("demo-analytics", DispatchMode.IMMEDIATE, "**", False),
+    ("demo-analytics", DispatchMode.IMMEDIATE, "order.**", False),
 )
 
 
@@ -78,7 +79,7 @@ class Shop:
         name = f"{self._run}-{order}"
         return NewEvent(
             type=f"order.{STEPS[step]}",
-            source="demo-shop",
+            source=SOURCE,
             subject=f"order:{name}",
             message_group=f"order:{name}",
             deduplication_id=f"{name}-{STEPS[step]}",
@@ -97,6 +98,7 @@ class Shop:
                 name=f"Demo: {mode}",
                 target_url=f"{self._sandbox.url}/api/test/webhook",
                 event_types=(EventTypeBinding(pattern),),
+                filters=({"exact": {"source": SOURCE}},),  # what others try out beside it is theirs
                 mode=mode,
                 max_retries=RETRIES,
                 retry_delays_seconds=(FIRST_RETRY_S, 2 * FIRST_RETRY_S, 5 * FIRST_RETRY_S),

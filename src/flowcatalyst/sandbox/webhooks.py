@@ -9,6 +9,7 @@ from flowcatalyst.core.clock import IdSource
 from flowcatalyst.receiver import GroupGuard, MemoryGuardStore, Verdict, WebhookError, verify
 
 SUBSCRIPTION: Final = "x-flowcatalyst-subscription"
+MAX_GROUPS: Final = 1_000  # that are judged: orders come and go
 FAILS: Final = 0.1  # of the webhooks of a subscription that is set up so
 
 
@@ -37,7 +38,7 @@ class WebhookReceiver:
         self.secrets: dict[str, str] = {}  # by subscription
         self.faulty: set[str] = set()  # subscriptions for which it fails now and then
         self.run = ""  # the groups that are judged have it in their names: others begin in the middle
-        self._guard = GroupGuard(MemoryGuardStore())
+        self._guard = GroupGuard(MemoryGuardStore(MAX_GROUPS))
         self._ids = ids
 
     def receive(self, headers: Mapping[str, str], body: bytes) -> tuple[int, str]:

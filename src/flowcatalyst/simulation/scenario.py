@@ -291,10 +291,10 @@ def _known(where: str, name: str, names: list[str], section: str) -> None:
 
 def load_scenario(file: Path) -> Scenario:
     """The scenario in a TOML file, or `ConfigurationError` with one sentence that says what to change."""
-    if not file.is_file():
-        what = "is a folder" if file.is_dir() else "does not exist"
-        raise ConfigurationError(f"scenario {file} {what}: name a TOML file, such as those in examples/scenarios")
     try:
+        if not file.is_file():
+            what = "is a folder" if file.is_dir() else "does not exist"
+            raise ConfigurationError(f"scenario {file} {what}: name a TOML file, such as those in examples/scenarios")
         return Scenario.model_validate(tomllib.loads(file.read_text(encoding="utf-8")))
     except ValidationError as error:
         problems = "; ".join(_problem(one) for one in error.errors(include_url=False))

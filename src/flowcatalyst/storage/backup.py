@@ -3,6 +3,7 @@
 The key that secrets in them are sealed with goes along, if it is a file of the folder: without it they are lost.
 """
 
+import errno
 import gzip
 import lzma
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from flowcatalyst.core.errors import StorageError
+from flowcatalyst.core.files import NoAccessError, is_there
 from flowcatalyst.storage.sqlite import BUSY_TIMEOUT_S, translate
 
 _WHAT_TO_NAME: Final = "name a file that `flowcatalyst backup` wrote"
@@ -27,22 +29,33 @@ _NAME: Final = re.compile(r"[a-z][a-z0-9-]*\.db|" + re.escape(KEY_FILE))
 _COMPRESSED: Final = (".gz", ".tgz")
 _OF_SQLITE: Final = ("", "-wal", "-shm", "-journal")
 
+_OF_THE_COPY: Final = {  # errors of SQLite that only somebody who writes can have
+    sqlite3.SQLITE_FULL: errno.ENOSPC,
+    sqlite3.SQLITE_IOERR_WRITE: errno.EIO,
+    sqlite3.SQLITE_IOERR_FSYNC: errno.EIO,
+    sqlite3.SQLITE_IOERR_DIR_FSYNC: errno.EIO,
+    sqlite3.SQLITE_IOERR_TRUNCATE: errno.EIO,
+}
+_SOMEWHERE: Final = "name a file in a folder that exists and can be written"
+_HINTS: Final = {errno.ENOSPC: "free some space, or name a file on another disk"}
+
 
 def back_up(folder: Path, file: Path) -> Mapping[str, int]:
     """Write all databases of `folder`, and its key, to the new tar file `file`; their names and sizes. Raises
-    `StorageError`."""
+    `StorageError`, and `NoAccessError` for what this user may not read or write."""
+    if is_there(folder) and not os.access(folder, os.R_OK | os.X_OK):
+        raise NoAccessError(folder, os.strerror(errno.EACCES))
     databases = sorted(folder.glob("*.db")) if folder.is_dir() else []
     if not databases:
         raise StorageError(f"there is nothing to back up in {folder}: name the data folder of the router")
-    if file.exists():
+    if is_there(file):
         raise StorageError(f"{file} exists already: name a new file, or remove it first")
     with _while_writing(file), tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".backup-") as made:
         copies = Path(made)
         with _at_one_moment(databases) as sources:
             for path, source in zip(databases, sources, strict=True):
                 copy = copies / path.name
-                with _translated(path), closing(sqlite3.connect(copy)) as target:
-                    source.backup(target)
+                _copy(source, path, copy)
                 _check(copy, str(path))
         key = folder / KEY_FILE  # later than the secrets: it was there before the first of them
         copied = [*databases, key] if key.exists() else databases
@@ -59,22 +72,34 @@ def back_up(folder: Path, file: Path) -> Mapping[str, int]:
         return {path.name: (copies / path.name).stat().st_size for path in copied}
 
 
+def _copy(source: sqlite3.Connection, path: Path, copy: Path) -> None:
+    """Raises `OSError` if the copy cannot be written: that is no fault of the database at `path`, which is only
+    read."""
+    try:
+        with closing(sqlite3.connect(copy)) as target:
+            source.backup(target)
+    except sqlite3.Error as error:
+        if (number := _OF_THE_COPY.get(error.sqlite_errorcode)) is not None:
+            raise OSError(number, os.strerror(number)) from None
+        raise translate(error, path) from None
+
+
 def require_backup(file: Path) -> None:
-    """Raise `StorageError` if there is no such file."""
-    if not file.exists():
+    """Raise `StorageError` if there is no such file, `NoAccessError` if this user may not look."""
+    if not is_there(file):
         raise StorageError(f"{file} does not exist: {_WHAT_TO_NAME}")
 
 
 def restore(file: Path, folder: Path) -> Mapping[str, int]:
-    """Put the files of a backup into `folder`; their names and sizes. Raises `StorageError`, and then has changed
-    nothing: also if one of the files is there already."""
+    """Put the files of a backup into `folder`; their names and sizes. Raises `StorageError` or `NoAccessError`, and
+    then has changed nothing: also if one of the files is there already."""
     require_backup(file)
     with _while_reading(file), tarfile.open(file, "r:*") as tar:
         members = tar.getmembers()
         if not members or any(not one.isreg() or not _NAME.fullmatch(one.name) for one in members):
             raise StorageError(f"{file} is not a backup of FlowCatalyst: {_WHAT_TO_NAME}")
         for name in (f"{one.name}{suffix}" for one in members for suffix in _OF_SQLITE):
-            if (folder / name).exists():
+            if is_there(folder / name):
                 raise StorageError(f"{folder / name} exists already: move it away, or restore into another folder")
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder, prefix=".restore-") as made:
@@ -165,11 +190,11 @@ def _while_writing(file: Path) -> Iterator[None]:
     """Errors name the file that was asked for, not those that it is made of."""
     try:
         yield
+    except PermissionError as error:
+        raise NoAccessError(file, error.strerror or str(error)) from None
     except OSError as error:
-        raise StorageError(
-            f"{file} cannot be written ({error.strerror or error}): name a file in a folder that exists and can be "
-            "written"
-        ) from None
+        hint = _HINTS.get(error.errno or 0, _SOMEWHERE)
+        raise StorageError(f"{file} cannot be written ({error.strerror or error}): {hint}") from None
 
 
 @contextmanager
@@ -178,6 +203,8 @@ def _while_reading(file: Path) -> Iterator[None]:
         yield
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile):
         raise StorageError(f"{file} is not a backup of FlowCatalyst, or is damaged: {_WHAT_TO_NAME}") from None
+    except PermissionError as error:
+        raise NoAccessError(error.filename or file, error.strerror or str(error)) from None
     except OSError as error:
         raise StorageError(
             f"{error.filename or file} could not be read or written: {error.strerror or error}"

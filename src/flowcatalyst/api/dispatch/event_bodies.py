@@ -20,6 +20,7 @@ from flowcatalyst.dispatch.cloudevents import (
 )
 from flowcatalyst.dispatch.event import MAX_SOURCE_CHARS, InvalidEventError, NewEvent
 from flowcatalyst.dispatch.event_types import MAX_TYPE_CHARS
+from flowcatalyst.dispatch.intake import ITEM_BYTES, Turns
 
 MAX_EVENTS: Final = 1000
 EVENTS: Final = "/api/events"
@@ -98,7 +99,10 @@ async def read_events(request: Request[Any, Any, Any]) -> list[NewEvent | Proble
             events = [_or_problem(one) for one in from_batch(body)]
         case None:
             require_json_type(request)
-            events = [_decoded(raw) for raw in decode_json(body, _new_events).events]
+            events, turns = [], Turns()
+            for raw in decode_json(body, _new_events).events:
+                events.append(_decoded(raw))
+                await turns.took(ITEM_BYTES + len(raw))
         case _:
             raise ProblemError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a single CloudEvent is for POST {EVENTS}")
     if not 1 <= len(events) <= MAX_EVENTS:

@@ -1,6 +1,5 @@
 """/api/events: what happened, told once; who wants to know gets a job of it."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Annotated, Any, Final
@@ -23,7 +22,7 @@ from flowcatalyst.control.audit import AuditAction
 from flowcatalyst.core.message import MAX_NAME_CHARS
 from flowcatalyst.dispatch.event import MAX_EVENT_GROUP_CHARS, MAX_SOURCE_CHARS, Event, InvalidEventError
 from flowcatalyst.dispatch.event_types import MAX_TYPE_CHARS
-from flowcatalyst.dispatch.intake import TURN_BYTES
+from flowcatalyst.dispatch.intake import ITEM_BYTES, Turns
 from flowcatalyst.dispatch.store.contract import Filter
 from flowcatalyst.dispatch.store.platform_contract import EventAccepted, EventFilter, UnknownEventError
 
@@ -71,7 +70,7 @@ async def send_events(request: Request[Any, Any, Any], app: TheApp) -> EventResu
     too."""
     intake = platform_of(app).intake
     items: list[Event | ProblemError] = []
-    turn = 0
+    turns = Turns()
     for asked in await read_events(request):
         if isinstance(asked, ProblemError):
             items.append(asked)
@@ -80,14 +79,20 @@ async def send_events(request: Request[Any, Any, Any], app: TheApp) -> EventResu
             items.append(intake.event_of(asked))
         except InvalidEventError as error:
             items.append(ProblemError(HTTPStatus.BAD_REQUEST, str(error)))
-        turn += len(asked.data) + len(asked.data_base64 or "")
-        if turn >= TURN_BYTES:
-            turn = 0
-            await asyncio.sleep(0)
+        await turns.took(ITEM_BYTES + len(asked.data) + len(asked.data_base64 or ""))
     accepted = await intake.accept([item for item in items if isinstance(item, Event)])
     _count(request, app, accepted)
     results = iter(accepted)
     return EventResults([_result_of(item, results) for item in items])
+
+
+_From = Annotated[
+    str | None,
+    QueryParameter(name="from", description="Only those that came then or later", schema_extra={"format": "date-time"}),
+]
+_Before = Annotated[
+    str | None, QueryParameter(description="Only those that came before then", schema_extra={"format": "date-time"})
+]
 
 
 @get(EVENTS, tags=["Events"], summary="List events")
@@ -116,16 +121,8 @@ async def list_events(
             name="deduplicationId", max_length=MAX_DEDUPLICATION_CHARS, description="Only the one with this"
         ),
     ] = None,
-    from_: Annotated[
-        str | None,
-        QueryParameter(
-            name="from", description="Only those that came then or later", schema_extra={"format": "date-time"}
-        ),
-    ] = None,
-    before: Annotated[
-        str | None,
-        QueryParameter(description="Only those that came before then", schema_extra={"format": "date-time"}),
-    ] = None,
+    from_: _From = None,
+    before: _Before = None,
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="Largest number to return")] = 100,
     cursor: Annotated[int | None, QueryParameter(ge=1, le=MAX_CURSOR, description="`next` of the page before")] = None,
 ) -> EventPage:

@@ -95,6 +95,20 @@ def pairs_of(given: list[str]) -> dict[str, str]:
     return pairs
 
 
+_From = Annotated[
+    str | None,
+    QueryParameter(
+        name="createdFrom", description="Only those made then or later", schema_extra={"format": "date-time"}
+    ),
+]
+_Before = Annotated[
+    str | None,
+    QueryParameter(
+        name="createdBefore", description="Only those made before then", schema_extra={"format": "date-time"}
+    ),
+]
+
+
 def read_filter(
     status: Annotated[Status | None, QueryParameter(description="Only those in this status")] = None,
     mode: Annotated[DispatchMode | None, QueryParameter(description="Only those of this mode")] = None,
@@ -119,18 +133,8 @@ def read_filter(
             name="targetUrl", max_length=MAX_TARGET_CHARS, description="Only those whose target begins like this"
         ),
     ] = None,
-    created_from: Annotated[
-        str | None,
-        QueryParameter(
-            name="createdFrom", description="Only those made then or later", schema_extra={"format": "date-time"}
-        ),
-    ] = None,
-    created_before: Annotated[
-        str | None,
-        QueryParameter(
-            name="createdBefore", description="Only those made before then", schema_extra={"format": "date-time"}
-        ),
-    ] = None,
+    created_from: _From = None,
+    created_before: _Before = None,
     metadata: Annotated[
         list[str] | None,
         QueryParameter(

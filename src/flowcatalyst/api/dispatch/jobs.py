@@ -1,6 +1,5 @@
 """/api/dispatch-jobs: webhook calls that must happen, each in its place. Here they are made."""
 
-from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.dispatch.job_views import JobView
 from flowcatalyst.api.dispatch.platform import store_of
+from flowcatalyst.api.notes import note_on_pool
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import Problem, ProblemError
 from flowcatalyst.control.audit import AuditAction
@@ -35,11 +35,17 @@ class NewJobsBody(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     jobs: list[NewJob]
 
 
+class MadeJob(JobView, rename="camel", omit_defaults=True):
+    """The job. `note`: what its sender may not have meant."""
+
+    note: str | None = None
+
+
 class JobResult(msgspec.Struct, rename="camel", omit_defaults=True):
     """What became of one job of a batch: 201 made, 200 it was there by its idempotency key, 400 and why not."""
 
     status: int
-    job: JobView | None = None
+    job: MadeJob | None = None
     problem: Problem | None = None
 
 
@@ -49,6 +55,10 @@ class JobResults(msgspec.Struct, rename="camel"):
     results: list[JobResult]
 
 
+_NOT_ORDERED: Final = (
+    "without a mode it is IMMEDIATE, so it is ordered with nothing, not even in its messageGroup: give the mode "
+    "BLOCK_ON_ERROR or NEXT_ON_ERROR for order, or IMMEDIATE if you mean it"
+)
 _new_job = msgspec.json.Decoder(NewJob)
 _new_jobs = msgspec.json.Decoder(NewJobs)
 
@@ -59,15 +69,15 @@ _new_jobs = msgspec.json.Decoder(NewJobs)
     summary="Make a job",
     operation_class=with_json_body(NewJob, "The job"),
     response_description="The job is kept and will be delivered",
-    responses={HTTPStatus.OK: ResponseSpec(JobView, description="It was there already", generate_examples=False)},
+    responses={HTTPStatus.OK: ResponseSpec(MadeJob, description="It was there already", generate_examples=False)},
 )
-async def create_job(request: Request[Any, Any, Any], app: TheApp) -> Response[JobView]:
+async def create_job(request: Request[Any, Any, Any], app: TheApp) -> Response[MadeJob]:
     """It is durable when the answer comes. If its idempotencyKey is known nothing is made: 200 has the first job."""
     store = store_of(app)
-    job = _made_of(await read_json(request, _new_job), app)
-    (created,) = await store.create([job])
+    asked = await read_json(request, _new_job)
+    (created,) = await store.create([_made_of(asked, app)])
     _count(request, app, [created])
-    return Response(JobView.of(created.state), status_code=_status_of(created))
+    return Response(_shown(created, asked, app), status_code=_status_of(created))
 
 
 @post(
@@ -85,16 +95,24 @@ async def create_jobs(request: Request[Any, Any, Any], app: TheApp) -> JobResult
     if not 1 <= len(asked) <= MAX_JOBS:
         detail = f"a batch has to have 1 to {MAX_JOBS} jobs, and this one has {len(asked)}"
         raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
-    items: list[Job | ProblemError] = []
+    items: list[tuple[NewJob, Job] | ProblemError] = []
     for raw in asked:
         try:
-            items.append(_made_of(decode_json(bytes(raw), _new_job, "it"), app))
+            wanted = decode_json(bytes(raw), _new_job, "it")
+            items.append((wanted, _made_of(wanted, app)))
         except ProblemError as problem:
             items.append(problem)
-    made = await store.create([item for item in items if isinstance(item, Job)])
+    made = await store.create([item[1] for item in items if not isinstance(item, ProblemError)])
     _count(request, app, made)
-    results = iter(made)
-    return JobResults([_result_of(item, results) for item in items])
+    created = iter(made)
+    results = []
+    for item in items:
+        if isinstance(item, ProblemError):
+            results.append(JobResult(HTTPStatus.BAD_REQUEST, problem=item.body()))
+        else:
+            one = next(created)
+            results.append(JobResult(_status_of(one), job=_shown(one, item[0], app)))
+    return JobResults(results)
 
 
 def _made_of(asked: NewJob, app: ServedRouter) -> Job:
@@ -115,8 +133,10 @@ def _status_of(created: Created) -> HTTPStatus:
     return HTTPStatus.OK if created.repeated else HTTPStatus.CREATED
 
 
-def _result_of(item: Job | ProblemError, made: Iterator[Created]) -> JobResult:
-    if isinstance(item, ProblemError):
-        return JobResult(HTTPStatus.BAD_REQUEST, problem=item.body())
-    created = next(made)
-    return JobResult(_status_of(created), job=JobView.of(created.state))
+def _shown(created: Created, asked: NewJob, app: ServedRouter) -> MadeJob:
+    notes = []
+    if asked.message_group is not None and asked.mode is None:
+        notes.append(_NOT_ORDERED)
+    if (unknown := note_on_pool(asked.dispatch_pool_code, app.config.pools)) is not None:
+        notes.append(unknown)
+    return MadeJob(**msgspec.structs.asdict(JobView.of(created.state)), note="; ".join(notes) or None)

@@ -33,7 +33,11 @@ def in_hand(app: ServedRouter, job_id: str) -> Wait | None:
 
 def as_shown(app: ServedRouter, state: JobState) -> JobState:
     """With IN_PROGRESS, which is not stored: only the router knows whose attempts are in flight."""
-    if state.status in FINISHED or (wait := in_hand(app, state.job.id)) is None:
+    if state.status in FINISHED:
+        return state
+    if app.processing is not None and state.job.id in app.processing.in_progress:
+        return replace(state, status=Status.IN_PROGRESS)
+    if (wait := in_hand(app, state.job.id)) is None:
         return state
     return replace(state, status=Status.IN_PROGRESS if wait.under_way else Status.QUEUED)
 

@@ -14,13 +14,14 @@ from flowcatalyst.api.bodies import read_json
 from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.dispatch.platform import platform_of
+from flowcatalyst.api.dispatch.router_config import EMBEDDED
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.control.audit import AuditAction
 from flowcatalyst.control.router_config import change_in_words
 from flowcatalyst.core.message import MAX_NAME_CHARS
 from flowcatalyst.dispatch.catalog import Kept
-from flowcatalyst.dispatch.catalog_entries import DispatchPool, check_pool
+from flowcatalyst.dispatch.catalog_entries import DispatchPool, InvalidPoolError, check_pool
 from flowcatalyst.dispatch.job import as_time
 from flowcatalyst.dispatch.store.platform_contract import EntryKind
 from flowcatalyst.router.groups import FailureScope
@@ -124,6 +125,7 @@ async def create_pool(request: Request[Any, Any, Any], app: TheApp) -> DispatchP
     settings takes its place."""
     catalog, asked = platform_of(app).catalog, await read_json(request, _whole)
     check_pool(asked)
+    _check_queue(app, asked)
     await catalog.add(EntryKind.POOL, asked.code, asked)
     detail = f"concurrency {asked.concurrency}"
     app.audit.record(actor_of(request), AuditAction.POOL_CREATE, f"pool {asked.code}", detail)
@@ -206,12 +208,27 @@ async def _save(
     def edit(before: DispatchPool) -> DispatchPool:
         after = msgspec.structs.replace(before, **given)
         check_pool(after)
+        _check_queue(app, after)
         return after
 
     before, after = await catalog.change_pool(code, edit)
     detail = change_in_words(before.limits(), after.limits())
     app.audit.record(actor_of(request), AuditAction.POOL_CHANGE, f"pool {code}", detail)
     return _view(app, code)
+
+
+def _check_queue(app: ServedRouter, asked: DispatchPool) -> None:
+    """Raise `InvalidPoolError` for a queue that routers elsewhere could not read. One that is not known here may be
+    known to others; who publishes warns of it."""
+    queue = app.config.queues.get(asked.queue or "")
+    if queue is None:
+        return
+    if queue.uri.startswith(EMBEDDED):
+        raise InvalidPoolError(f"queue {queue.name} is in a file of this process: routers elsewhere cannot read it")
+    if queue.raw is not None:
+        raise InvalidPoolError(f"queue {queue.name} is raw: what is published for routers are messages")
+    if queue.polled:
+        raise InvalidPoolError(f"this process reads queue {queue.name} itself: set poll = false for it")
 
 
 def _view(app: ServedRouter, code: str) -> DispatchPoolView:

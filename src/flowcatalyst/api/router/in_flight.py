@@ -13,11 +13,10 @@ from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.listing import Offset, page_from
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.core.message import DEFAULT_POOL, MAX_NAME_CHARS, Delivery, DispatchMode
-from flowcatalyst.router.explain import Wait
+from flowcatalyst.router.explain import CONFIRMATION, Wait
 
 MAX_LISTED: Final = 1000
 MAX_CHECKED: Final = 10_000
-_CONFIRMATION: Final = Wait("its queue to confirm")
 
 
 class WaitView(msgspec.Struct, rename="camel"):
@@ -169,7 +168,7 @@ def wait_of(app: ServedRouter, delivery: Delivery) -> Wait:
     for pool in app.router.all_pools():
         if pool.code == delivery.pool and pool.has(delivery):
             return pool.explain(delivery)
-    return _CONFIRMATION  # its pool is done with it, but it is ours until its queue confirmed the end
+    return CONFIRMATION  # its pool is done with it, but it is ours until its queue confirmed the end
 
 
 def _pool_code(delivery: Delivery) -> str:

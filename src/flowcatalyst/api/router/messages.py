@@ -14,11 +14,12 @@ from flowcatalyst.api.bodies import decode_json, read_json
 from flowcatalyst.api.callable_targets import check_may_be_called
 from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
+from flowcatalyst.api.notes import note_on_pool
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import PROBLEM_MEDIA_TYPE, Problem, ProblemError
 from flowcatalyst.control.audit import AuditAction
 from flowcatalyst.core.errors import InvalidMessageError
-from flowcatalyst.core.message import DEFAULT_POOL, MAX_NAME_CHARS
+from flowcatalyst.core.message import MAX_NAME_CHARS
 from flowcatalyst.queues.address import EmbeddedAddress, parse_queue_uri
 from flowcatalyst.queues.contract import Published, Publisher
 from flowcatalyst.queues.intake import NewMessage, Ready, prepare
@@ -65,7 +66,10 @@ class NoneAcceptedError(ProblemError):
     """Not one message of a list can be accepted."""
 
     def __init__(self, results: list[MessageResult]) -> None:
-        detail = f"none of the {len(results)} messages can be accepted; the first one: {results[0].error}"
+        count = len(results)
+        detail = f"none of the {count} messages can be accepted; the first one: {results[0].error}"
+        if count == 1:
+            detail = f"the message of the list cannot be accepted: {results[0].error}"
         super().__init__(HTTPStatus.BAD_REQUEST, detail)
         self.results = results
 
@@ -191,7 +195,5 @@ async def _publish(
 
 
 def _result(item: Ready, published: Published, pools: Collection[str]) -> MessageResult:
-    is_known = item.pool in pools or item.pool == DEFAULT_POOL or not pools  # those of a config URL may yet come
-    note = None if is_known else f"there is no pool {item.pool!r} now: {DEFAULT_POOL} will take it"
     status = PublishStatus.DUPLICATE if published.duplicate else PublishStatus.ACCEPTED
-    return MessageResult(item.id, status, broker_id=published.broker_id or None, note=note)
+    return MessageResult(item.id, status, broker_id=published.broker_id or None, note=note_on_pool(item.pool, pools))

@@ -3,12 +3,13 @@
 It is the same database as that of the jobs: an event and its jobs are one unit of work, and a pause locks lanes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from flowcatalyst.core.errors import FlowCatalystError
+from flowcatalyst.core.message import Delivery, Settled
 from flowcatalyst.dispatch.event import Event
 from flowcatalyst.dispatch.job import Job
 from flowcatalyst.dispatch.stamp import SecretsOf
@@ -153,13 +154,60 @@ class PauseStore(Protocol):
         """
 
 
+class Ticket(NamedTuple):
+    """Which handing over of a job is meant. It is stale as soon as the job is claimed, settled, changed by a person or
+    published anew."""
+
+    job: str
+    lane: int
+    place: int  # of its message in the lane
+    epoch: int  # of the lease in which it was published
+
+
+class Refused(StrEnum):
+    """Why a job cannot be claimed."""
+
+    STALE = "stale"  # by this ticket, ever
+    WAITS = "waits"  # for now: its group is held, or its subscription is paused
+
+
+class RemoteStore(Protocol):
+    """Jobs that routers on other machines deliver. Who is out is kept here and nowhere else, so that at most one job of
+    an ordered group is, whatever becomes of processes, brokers and routers.
+
+    A job is taken, published, and handed over: from then on its lane waits for a claim, or until its time is over.
+    """
+
+    def set_elsewhere(self, pools: frozenset[str]) -> None:
+        """Jobs of these pools are for `take_heads`; the queue of the store hands none of them out in this process."""
+
+    async def take_heads(self, pools: Mapping[str, int], wait_s: float) -> list[Delivery]:
+        """Lease the first job of each lane that is ready, as long as no more than so many of its pool are out with it;
+        none if none came within `wait_s`."""
+
+    def ticket_of(self, delivery: Delivery) -> Ticket:
+        """Of one that `take_heads` gave. It can be claimed by that from then on."""
+
+    async def hand_over(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
+        """They were published: nothing of their lanes starts for so long, unless somebody claims them or acts on them.
+
+        GONE: it was claimed already, or is no longer ours.
+        """
+
+    async def claim(self, ticket: Ticket) -> Delivery | Refused:
+        """Lease a job that is out to whoever was called back for it: once. It is settled like one that was received.
+
+        The lease lasts for as long as an attempt at it may take.
+        """
+
+
 class SigningQueue(Queue, Protocol):
     """The queue of a store whose jobs are signed when they are sent."""
 
     secrets_of: SecretsOf  # of a process that has a catalog
 
 
-class PlatformStore(JobStore, EventStore, CatalogStore, PauseStore, Protocol):
+class PlatformStore(JobStore, EventStore, CatalogStore, PauseStore, RemoteStore, Protocol):
     """All that the platform keeps, in one database."""
 
     @property

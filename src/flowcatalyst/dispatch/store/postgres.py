@@ -1,7 +1,7 @@
 """What the platform keeps, in PostgreSQL: the lanes of its queues, with tables of jobs and events beside them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
@@ -11,6 +11,7 @@ import asyncpg
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError, StorageError, StorageUnavailableError
+from flowcatalyst.core.message import Delivery, Settled
 from flowcatalyst.core.waiters import Waiters
 from flowcatalyst.dispatch.event import Event
 from flowcatalyst.dispatch.job import Job, JobState
@@ -36,6 +37,7 @@ from flowcatalyst.dispatch.store.contract import (
     Place,
     Recall,
 )
+from flowcatalyst.dispatch.store.group_commit import GroupCommit
 from flowcatalyst.dispatch.store.platform_contract import (
     Entry,
     EntryKind,
@@ -43,9 +45,12 @@ from flowcatalyst.dispatch.store.platform_contract import (
     EventFilter,
     EventKept,
     EventPage,
+    Refused,
+    Ticket,
 )
 from flowcatalyst.dispatch.store.postgres_migrations import JOBS
 from flowcatalyst.dispatch.store.postgres_queue import PostgresJobQueue
+from flowcatalyst.queues.postgres.lanes import Receipt
 from flowcatalyst.queues.postgres.migrations import LANES
 from flowcatalyst.queues.postgres.store import PostgresStore, storage_errors_as_queue_errors
 from flowcatalyst.storage.postgres import Connection, PostgresPool, PostgresServer
@@ -55,6 +60,8 @@ T = TypeVar("T")
 PARTS: Final = (LANES, JOBS)
 COUNTED_AT_ONCE: Final = 10_000
 LEAD_LIMIT_S: Final = 5.0
+KEPT_TOGETHER: Final = 1_000  # jobs and events of several callers in one transaction
+BYTES_LIKE_A_JOB: Final = 4096  # of payload: so much makes a transaction as long as another job does
 ANSWER_POLL_S: Final = 0.25  # should a notification be lost
 CATALOG_POLL_S: Final = 0.5
 # Asked again on the same connection it is ours again, which costs nothing: it ends with the connection.
@@ -75,6 +82,8 @@ class PostgresJobStore:
         self.database.on_notice[postgres_catalog.NOTICE] = self._on_catalog
         self._leader: Connection | None = None  # has the lock, or asks for it
         self._leading = asyncio.Lock()
+        self._creating = GroupCommit(self._create, KEPT_TOGETHER)
+        self._accepting = GroupCommit(self._accept, KEPT_TOGETHER)
 
     async def open(self) -> None:
         """Make the tables, if the database can be reached now; else the first call does.
@@ -86,6 +95,8 @@ class PostgresJobStore:
             await self.database.pool.run(_nothing)
 
     async def close(self) -> None:
+        await self._creating.close()
+        await self._accepting.close()
         self._resign()
         await self.queue.close()
         await self._readers.close()
@@ -94,6 +105,11 @@ class PostgresJobStore:
         """Durable when it returns. One whose idempotency key is known is not made again."""
         if not jobs:
             return []
+        if behind:
+            return await self._create(jobs, behind=True)
+        return await self._creating.keep(jobs, _weight(jobs))
+
+    async def _create(self, jobs: Sequence[Job], *, behind: bool = False) -> list[Created]:
         return await self._change(partial(postgres_rows.create, wall=self._clock.wall(), jobs=jobs, behind=behind))
 
     # Looking
@@ -197,6 +213,10 @@ class PostgresJobStore:
     async def accept(self, events: Sequence[tuple[Event, Sequence[Job]]]) -> list[EventAccepted]:
         if not events:
             return []
+        weight = len(events) + _weight([job for _, jobs in events for job in jobs])
+        return await self._accepting.keep(events, weight)
+
+    async def _accept(self, events: Sequence[tuple[Event, Sequence[Job]]]) -> list[EventAccepted]:
         return await self._change(partial(postgres_events.accept, wall=self._clock.wall(), events=events))
 
     async def event(self, event_id: str) -> EventKept:
@@ -264,6 +284,24 @@ class PostgresJobStore:
     async def settle_pauses(self, limit: int) -> int:
         return await self._change(partial(postgres_actions.settle_pauses, limit=limit))
 
+    # Jobs for routers on other machines
+
+    def set_elsewhere(self, pools: frozenset[str]) -> None:
+        self.queue.elsewhere = frozenset(map(postgres_rows.stored, pools))
+
+    async def take_heads(self, pools: Mapping[str, int], wait_s: float) -> list[Delivery]:
+        return await self.queue.take_heads(pools, wait_s)
+
+    def ticket_of(self, delivery: Delivery) -> Ticket:
+        receipt: Receipt = delivery.receipt.receipt
+        return Ticket(delivery.pointer.id, receipt.lane, receipt.seq, receipt.epoch)
+
+    async def hand_over(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
+        return await self.queue.hand_over(deliveries, seconds) if deliveries else []
+
+    async def claim(self, ticket: Ticket) -> Delivery | Refused:
+        return await self.queue.claim(ticket)
+
     # Keeping house
 
     async def expire(self, limit: int) -> int:
@@ -320,3 +358,7 @@ async def _drop_finished(connection: Connection, queue: int, before: float, limi
 
 async def _nothing(connection: Connection) -> None:
     """Connecting is enough: it makes the tables."""
+
+
+def _weight(jobs: Sequence[Job]) -> int:
+    return len(jobs) + sum(len(job.payload or b"") for job in jobs) // BYTES_LIKE_A_JOB

@@ -1,30 +1,43 @@
 """The jobs of a PostgreSQL database as a queue."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from math import isinf
 from typing import Any, Final, NamedTuple
 
+from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.core.message import Delivery, DispatchMode, MessagePointer, Settled, Terms
 from flowcatalyst.dispatch.stamp import JobStamp, LeasedGroup, SecretsOf, no_secrets
 from flowcatalyst.dispatch.store import postgres_rows
-from flowcatalyst.dispatch.store.postgres_rows import headers_of, restored
+from flowcatalyst.dispatch.store.platform_contract import Refused, Ticket
+from flowcatalyst.dispatch.store.postgres_rows import headers_of, restored, stored
 from flowcatalyst.queues.postgres import lanes
 from flowcatalyst.queues.postgres.lanes import Ready, Receipt, Taken
 from flowcatalyst.queues.postgres.owners import Session
-from flowcatalyst.queues.postgres.queue import Held, OwedNack, PostgresQueue
+from flowcatalyst.queues.postgres.queue import POLL_INTERVAL_S, Held, OwedNack, PostgresQueue
 from flowcatalyst.queues.postgres.store import RECALLS, PostgresStore
 from flowcatalyst.queues.recalls import Lease, RecalledLeases
 from flowcatalyst.queues.sharing import LANE_SHARE, MAX_CODES
 from flowcatalyst.storage.postgres import Connection
 
 RECALL_POLL_S: Final = 1.0
+HAND_OVER_TRIES: Final = 5  # where somebody else keeps a lane locked
 _LOOK = "SELECT pools, turns, due_in_s FROM look_for_jobs($1, $2, $3, $4)"
 _TAKE = """
     SELECT lane, seq, epoch, receives, failures, grp, attempts, id, target, pool, message_group, mode, content_type,
       headers, timeout_s, max_retries, delays, due_at, expires_at, payload, subscription, group_position, delivered
     FROM take_jobs($1, $2, $3, $4, $5, $6, $7)"""
+_TAKE_FIRSTS = """
+    SELECT lane, seq, epoch, receives, failures, grp, attempts, id, target, pool, message_group, mode, content_type,
+      headers, timeout_s, max_retries, delays, due_at, expires_at, payload, subscription, group_position, delivered
+    FROM take_first_jobs($1, $2, $3, $4, $5, $6)"""
+_CLAIM = """
+    SELECT outcome, lane, seq, epoch, receives, failures, grp, attempts, id, target, pool, message_group, mode,
+      content_type, headers, timeout_s, max_retries, delays, due_at, expires_at, payload, subscription, group_position,
+      delivered
+    FROM claim_job($1, $2, $3, $4, $5, $6, $7)"""
+_HAND_OVER = "SELECT handed, busy FROM hand_over($1, $2, $3, $4)"
 _ACK = "SELECT stale, busy FROM ack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
 _NACK = "SELECT held, busy FROM nack_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
 
@@ -102,6 +115,80 @@ class PostgresJobQueue(PostgresQueue):
         pools, limits = list(wanted), list(wanted.values())
         rows = await connection.fetch(_TAKE, number, owner, claim, pools, limits, LANE_SHARE, self._clock.wall())
         return [LeasedJob(*row) for row in rows]
+
+    # Jobs for routers on other machines
+
+    async def take_heads(self, pools: Mapping[str, int], wait_s: float) -> list[Delivery]:
+        limits = {stored(code): limit for code, limit in pools.items() if limit > 0}
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + wait_s
+        while True:
+            changes = self._changes
+            session = await self.store.owner()
+            await self._pay_nacks()
+            number = await self.store.number_of(self.queue)
+            ready = await self.store.run(partial(self._ready, number=number, after=None))
+            taken: list[Delivery] = []
+            if not limits.keys().isdisjoint(ready.pools) or len(ready.pools) >= MAX_CODES:
+                taken = await self._take(session, partial(self._leased_firsts, limits=limits))
+            left_s = give_up_at - loop.time()
+            if taken or left_s <= 0:
+                return taken
+            if not self.store.is_announced:
+                await self.store.announce()
+            else:
+                pause_s = POLL_INTERVAL_S if ready.due_in_s is None else min(POLL_INTERVAL_S, ready.due_in_s + 0.001)
+                await self._sleep(changes, min(left_s, pause_s))
+
+    async def _leased_firsts(
+        self, connection: Connection, number: int, owner: int, claim: int, limits: Mapping[str, int]
+    ) -> Sequence[Taken]:
+        codes, most = list(limits), list(limits.values())
+        rows = await connection.fetch(_TAKE_FIRSTS, number, owner, claim, codes, most, self._clock.wall())
+        return [LeasedJob(*row) for row in rows]
+
+    async def hand_over(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
+        """No lease ends by itself here: what could not be handed over is nacked, now or when the database is back."""
+        results = [Settled.FAILED] * len(deliveries)
+        try:
+            for _ in range(HAND_OVER_TRIES):
+                left = [place for place, result in enumerate(results) if result is Settled.FAILED]
+                found = await self._handed_over([deliveries[place] for place in left], seconds)
+                for place, result in zip(left, found, strict=True):
+                    results[place] = result
+                if Settled.FAILED not in found:
+                    break
+        finally:
+            if failed := [one for one, result in zip(deliveries, results, strict=True) if result is Settled.FAILED]:
+                await self.nack(failed, 0.0)
+        return results
+
+    async def _handed_over(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
+        held: list[Held] = [delivery.receipt for delivery in deliveries]
+        lane_ids, epochs = [one.receipt.lane for one in held], [one.receipt.epoch for one in held]
+        owner = held[0].session.owner  # what was taken together is of one session
+        handed, busy = await self.store.run(
+            lambda connection: connection.fetchrow(_HAND_OVER, lane_ids, epochs, owner, seconds)
+        )
+        return lanes.nacked(len(held), handed, busy)
+
+    async def claim(self, ticket: Ticket) -> Delivery | Refused:
+        """Raises `QueueUnavailableError` also where somebody else keeps its lane locked, or our session has ended."""
+        outcome = ""
+
+        async def lease(connection: Connection, number: int, owner: int, claim: int) -> Sequence[Taken]:
+            nonlocal outcome
+            wall = self._clock.wall()
+            row = await connection.fetchrow(_CLAIM, owner, claim, stored(ticket.job), *ticket[1:], wall)
+            outcome = row[0]
+            return [LeasedJob(*row[1:])] if outcome == "claimed" else []
+
+        taken = await self._take(await self.store.owner(), lease)
+        if taken:
+            return taken[0]
+        if outcome in ("stale", "waits"):
+            return Refused(outcome)
+        raise QueueUnavailableError(f"job {ticket.job} cannot be had at the moment: ask again")
 
     def _deliveries(self, taken: Sequence[Any], session: Session) -> list[Delivery]:
         groups: dict[int, LeasedGroup] = {}  # by lane

@@ -127,16 +127,18 @@ def _attempt_row(attempt: Attempt) -> tuple[Any, ...]:
 
 # Look
 
-# Whether a router has it in hand: its message belongs to the lease of its lane that goes on.
-IS_LEASED: Final = """
+# Whether a router has it: its message belongs to the lease of its lane that goes on, or is out with one elsewhere.
+IS_QUEUED: Final = """
     EXISTS (
       SELECT 1 FROM lanes AS l JOIN messages AS m ON m.lane = l.id AND m.seq = s.place
-      WHERE l.id = s.lane AND l.owner IS NOT NULL AND s.place <= l.leased_to AND m.given_back <> l.epoch)"""
+      WHERE l.id = s.lane AND CASE
+        WHEN l.owner IS NOT NULL THEN s.place <= l.leased_to AND m.given_back <> l.epoch
+        ELSE l.out_epoch = l.epoch AND l.leased_to = s.place AND l.out_until > server_time() END)"""
 _COLUMNS: Final = f"""
     j.number, j.id, j.kind, j.code, j.target, j.content_type, j.headers, j.grp, j.sequence, j.mode, j.pool, j.timeout_s,
     j.max_retries, j.delays, j.scheduled_for, j.expires_at, j.idempotency_key, j.metadata, j.created_at, j.payload,
     s.status, s.attempts, s.failures, s.next_attempt_at, s.finished_at, s.last_error,
-    s.lane IS NOT NULL AND {IS_LEASED} AS is_leased, j.subscription, s.position"""
+    s.lane IS NOT NULL AND {IS_QUEUED} AS is_queued, j.subscription, s.position"""
 SELECT: Final = f"SELECT {_COLUMNS} FROM jobs AS j JOIN job_states AS s ON s.number = j.number"
 
 
@@ -161,8 +163,8 @@ def state_of(row: Sequence[Any]) -> JobState:
         payload=row[19],
         subscription=_restored(row[27]),
     )
-    status, attempts, failures, next_attempt_at, finished_at, last_error, is_leased = row[20:27]
-    shown = Status.QUEUED if is_leased else Status(status)
+    status, attempts, failures, next_attempt_at, finished_at, last_error, is_queued = row[20:27]
+    shown = Status.QUEUED if is_queued else Status(status)
     return JobState(job, shown, attempts, failures, next_attempt_at, finished_at, restored(last_error), row[28])
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from flowcatalyst.core.message import DispatchMode
 from flowcatalyst.dispatch.job import FINISHED, Status
 from flowcatalyst.dispatch.store.contract import Filter
-from flowcatalyst.dispatch.store.postgres_rows import IS_LEASED, mark, stored
+from flowcatalyst.dispatch.store.postgres_rows import IS_QUEUED, mark, stored
 from flowcatalyst.storage.postgres import Connection
 
 WALKING: Final[Mapping[str, str]] = {
@@ -119,7 +119,12 @@ def _candidates(query: Query, which: Filter, low: str, before: str, most: str) -
               FROM (SELECT k.* FROM lanes AS k WHERE k.owner >= 0 OFFSET 0) AS l CROSS JOIN LATERAL (
                 SELECT k.seq FROM messages AS k
                 WHERE k.lane = l.id AND k.seq BETWEEN l.head AND l.leased_to AND k.given_back <> l.epoch OFFSET 0) AS m
-              WHERE l.queue = number_of_jobs()) AS leased
+              WHERE l.queue = number_of_jobs()
+              UNION ALL
+              SELECT number_at(l.leased_to)
+              FROM (SELECT k.* FROM lanes AS k WHERE k.out_until IS NOT NULL OFFSET 0) AS l
+              WHERE l.queue = number_of_jobs() AND l.owner IS NULL AND l.out_epoch = l.epoch
+                AND l.out_until > server_time()) AS queued
             WHERE number >= {low} AND number < {before} ORDER BY number DESC LIMIT {most}"""
     if which.parked:
         return walk("job_states", "status = 'ERROR' AND next_attempt_at IS NULL", "status", "'ERROR'")
@@ -150,11 +155,11 @@ def _candidates(query: Query, which: Filter, low: str, before: str, most: str) -
 
 def _add_conditions(query: Query, which: Filter) -> None:
     if which.status is Status.QUEUED:
-        query.conditions.append(f"s.lane IS NOT NULL AND {IS_LEASED}")
+        query.conditions.append(f"s.lane IS NOT NULL AND {IS_QUEUED}")
     elif which.status is not None:
         query.want("s.status = {}", which.status.value)
         if which.status not in FINISHED and not which.as_stored:
-            query.conditions.append(f"NOT (s.lane IS NOT NULL AND {IS_LEASED})")
+            query.conditions.append(f"NOT (s.lane IS NOT NULL AND {IS_QUEUED})")
     for column, value in (
         ("j.mode", which.mode),
         ("j.grp", None if which.group is None else stored(which.group)),

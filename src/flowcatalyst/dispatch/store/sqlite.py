@@ -2,7 +2,7 @@
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import FlowCatalystError
+from flowcatalyst.core.message import Delivery, Settled
 from flowcatalyst.core.waiters import Waiters
 from flowcatalyst.dispatch.event import Event
 from flowcatalyst.dispatch.job import Job, JobState
@@ -47,8 +48,11 @@ from flowcatalyst.dispatch.store.platform_contract import (
     EventFilter,
     EventKept,
     EventPage,
+    Refused,
+    Ticket,
 )
 from flowcatalyst.dispatch.store.sqlite_queue import RECALL_POLL_S, SqliteJobQueue
+from flowcatalyst.queues.embedded.lanes import Receipt
 from flowcatalyst.queues.embedded.migrations import STEPS as LANES
 from flowcatalyst.queues.embedded.migrations import embedded_migrations
 from flowcatalyst.queues.embedded.queue import EmbeddedStore, storage_errors_as_queue_errors
@@ -62,7 +66,7 @@ CATALOG_POLL_S: Final = 0.25  # how soon a change of another process is seen
 
 _JOBS: Final = numbered_steps("flowcatalyst.dispatch.store.migrations", "")
 # In the order in which they were released: a later version of the lanes comes after what is here now.
-STEPS: Final = (*LANES[:3], *_JOBS[:4])
+STEPS: Final = (*LANES[:3], *_JOBS[:5])
 
 
 def job_migrations(wall: Callable[[], float], check: Callable[[sqlite3.Connection], None]) -> Migrations:
@@ -171,6 +175,24 @@ class SqliteJobStore:
 
     async def end_recall(self, recall: Recall[float]) -> None:
         await self._change(partial(recalling.end, recall=recall))
+
+    # Jobs for routers on other machines
+
+    def set_elsewhere(self, pools: frozenset[str]) -> None:
+        self.queue.set_elsewhere(pools)
+
+    async def take_heads(self, pools: Mapping[str, int], wait_s: float) -> list[Delivery]:
+        return await self.queue.take_heads(pools, wait_s)
+
+    def ticket_of(self, delivery: Delivery) -> Ticket:
+        receipt: Receipt = delivery.receipt
+        return Ticket(delivery.pointer.id, receipt.lane, receipt.seq, receipt.epoch)
+
+    async def hand_over(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
+        return await self.queue.hand_over(deliveries, seconds) if deliveries else []
+
+    async def claim(self, ticket: Ticket) -> Delivery | Refused:
+        return await self.queue.claim(ticket)
 
     # Keeping house
 

@@ -10,13 +10,15 @@ from typing import Final, TypeVar
 from flowcatalyst.core.message import Delivery, MessagePointer, Settled
 from flowcatalyst.dispatch.job import JobState, Status, number_at
 from flowcatalyst.dispatch.stamp import JobStamp, SecretsOf, no_secrets
-from flowcatalyst.dispatch.store.job_rows import enter, house, recalling, settle
+from flowcatalyst.dispatch.store.job_rows import enter, house, out, recalling, settle
 from flowcatalyst.dispatch.store.job_rows.columns import LOCK, QUEUE, jobs_of
 from flowcatalyst.dispatch.store.job_rows.positions import Positions
 from flowcatalyst.dispatch.store.job_rows.positions import give as give_positions
+from flowcatalyst.dispatch.store.platform_contract import Refused, Ticket
 from flowcatalyst.queues.embedded import jobs as lanes_and_messages
+from flowcatalyst.queues.embedded.lanes import encode
 from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore, storage_errors_as_queue_errors
-from flowcatalyst.queues.embedded.take import Taken
+from flowcatalyst.queues.embedded.take import Taken, take_firsts
 from flowcatalyst.queues.recalls import Lease, RecalledLeases
 
 T = TypeVar("T")
@@ -75,7 +77,62 @@ class SqliteJobQueue(EmbeddedQueue):
         await self._run(partial(recalling.answer, leases=leases))
         self.recalls.ring()
 
+    # Jobs for routers on other machines
+
+    def set_elsewhere(self, pools: frozenset[str]) -> None:
+        self._elsewhere = frozenset(map(encode, pools))
+
+    async def take_heads(self, pools: Mapping[str, int], wait_s: float) -> list[Delivery]:
+        return await self._receive(partial(self._take_heads, pools), wait_s)
+
+    async def _take_heads(self, pools: Mapping[str, int]) -> tuple[Taken, float]:
+        visibility_s = self.capabilities.visibility_s
+        with storage_errors_as_queue_errors():
+            await self.store.reap_now_and_then()
+            lease_until = self._clock.monotonic() + visibility_s
+            return await self._leased(partial(self._lease_heads, pools=pools)), lease_until
+
+    def _lease_heads(self, connection: Connection, pools: Mapping[str, int]) -> Taken:
+        def take(connection: Connection) -> Taken:
+            now = self.store.now()
+            limits = out.free(connection, pools, now)
+            visibility_s = self.capabilities.visibility_s
+            return take_firsts(connection, QUEUE, limits, self.store.owner, now, visibility_s, LOCK)
+
+        taken = self._lease_unexpired(take, connection)  # who begins is known when one is claimed
+        out.begin(connection, [message.lane for message in taken.messages])
+        return taken
+
+    async def hand_over(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
+        receipts = [delivery.receipt for delivery in deliveries]
+        job = partial(out.hand_over, receipts=receipts, owner=self.store.owner, seconds=seconds, now=self.store.now())
+        return await self._run(job)
+
+    async def claim(self, ticket: Ticket) -> Delivery | Refused:
+        refused, lasts_s = Refused.STALE, 0.0
+
+        def lease(connection: Connection) -> Taken:
+            nonlocal refused, lasts_s
+            now, wall = self.store.now(), self._clock.wall()
+            claimed = out.claim(connection, ticket, self.store.owner, now, wall)
+            if isinstance(claimed, Refused):
+                refused = claimed
+                return Taken([])
+            message, lasts_s = claimed
+            jobs = jobs_of(connection, [number_at(message.seq)], now)
+            return TakenJobs([message], jobs=jobs, positions=give_positions(connection, [message], jobs, wall))
+
+        began = self._clock.monotonic()
+        with storage_errors_as_queue_errors():
+            taken = await self._leased(lease)
+        return self._deliveries(taken, began + lasts_s)[0] if taken.messages else refused
+
     def _lease(self, take: Callable[[Connection], Taken], connection: Connection) -> Taken:
+        """What may begin now has a position in its group."""
+        taken = self._lease_unexpired(take, connection)
+        return replace(taken, positions=give_positions(connection, taken.messages, taken.jobs, self._clock.wall()))
+
+    def _lease_unexpired(self, take: Callable[[Connection], Taken], connection: Connection) -> TakenJobs:
         """Jobs whose time is over are ended instead of being handed out."""
         now, wall = self.store.now(), self._clock.wall()
         house.expire(connection, EXPIRED_AT_ONCE, now, wall)
@@ -95,8 +152,7 @@ class SqliteJobQueue(EmbeddedQueue):
             changes_at.append(wall)  # there are more of them
         dues = [now + at - wall for at in changes_at if at is not None]
         next_due = min(dues if taken.next_due is None else [*dues, taken.next_due], default=None)
-        positions = give_positions(connection, taken.messages, jobs, wall)
-        return TakenJobs(taken.messages, next_due, taken.data_version, taken.codes_seen_to, jobs, positions)
+        return TakenJobs(taken.messages, next_due, taken.data_version, taken.codes_seen_to, jobs)
 
     def _deliveries(self, taken: Taken, lease_until: float) -> list[Delivery]:
         assert isinstance(taken, TakenJobs)
@@ -119,7 +175,7 @@ class SqliteJobQueue(EmbeddedQueue):
                 headers=dict(job.headers) or None,
             )
             if job.lane is not None or job.subscription is not None:
-                group = None if job.lane is None else taken.positions.groups[message.lane]
+                group = taken.positions.groups.get(message.lane)
                 delivery.position = 0 if group is None else taken.positions.of_jobs[number]
                 delivery.stamp = JobStamp(group, job.subscription, self.secrets_of)
             deliveries.append(delivery)

@@ -24,6 +24,9 @@ def encode(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
+decode_text = msgspec.json.Decoder(str).decode
+
+
 def one(connection: sqlite3.Connection, query: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
     return connection.execute(query, parameters).fetchone()[0]
 
@@ -54,6 +57,12 @@ _COUNT_HIDDEN = """
       SELECT ifnull(sum(l.leased), 0) AS leased, ifnull(sum(l.delayed), 0) AS delayed
       FROM json_each(:lanes) AS asked CROSS JOIN lanes AS l ON l.id = asked.value) AS hidden
     WHERE name = :queue"""
+
+
+def count_hidden(connection: sqlite3.Connection, queue: str, lanes: str, sign: int) -> None:
+    """To be called with -1 before lanes (ids in JSON) change, and with 1 afterwards."""
+    connection.execute(_COUNT_HIDDEN, {"queue": queue, "lanes": lanes, "sign": sign})
+
 
 _NEXT_DUE = "SELECT min(due) FROM lanes WHERE queue = ? AND due IS NOT NULL"
 _DUE_LANES = "SELECT json_group_array(id) FROM (SELECT id FROM lanes WHERE queue = ? AND due <= ? ORDER BY due)"
@@ -93,9 +102,9 @@ def end_leases(connection: sqlite3.Connection, queue: str, lanes: str, now: floa
     """
     first = new_numbers(connection, lanes.count(",") + 1, now)
     connection.execute(_COUNT_UNSETTLED, (lanes,))
-    connection.execute(_COUNT_HIDDEN, {"queue": queue, "lanes": lanes, "sign": -1})
+    count_hidden(connection, queue, lanes, -1)
     connection.execute(_UNLOCK_OR_DELAY.format(delays=delays), {"lanes": lanes, "now": now, "first": first})
-    connection.execute(_COUNT_HIDDEN, {"queue": queue, "lanes": lanes, "sign": 1})
+    count_hidden(connection, queue, lanes, 1)
 
 
 _DROP_EMPTY_LANES = """
@@ -127,8 +136,8 @@ def refresh_lanes(
 ) -> None:
     """Work out pool and lock of lanes from the messages they hold. One that is ready by that gets a new turn."""
     ids = encode(list(lanes))
-    connection.execute(_COUNT_HIDDEN, {"queue": queue, "lanes": ids, "sign": -1})
+    count_hidden(connection, queue, ids, -1)
     if connection.execute(_DROP_EMPTY_LANES, (ids,)).rowcount < len(lanes):
         first = new_numbers(connection, len(lanes), now)
         connection.execute(_REFRESH_LANES.format(delays=delays), {"lanes": ids, "first": first})
-        connection.execute(_COUNT_HIDDEN, {"queue": queue, "lanes": ids, "sign": 1})
+        count_hidden(connection, queue, ids, 1)

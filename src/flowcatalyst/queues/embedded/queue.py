@@ -5,7 +5,7 @@ its order survives failures, crashes and several processes on one file.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from sqlite3 import Connection
@@ -70,6 +70,7 @@ class EmbeddedQueue:
         self.batching = Batching(max_batch, settle_linger_s=SETTLE_LINGER_S)
         self._poll_interval_s = poll_interval_s
         self._clock = store.clock
+        self._elsewhere: frozenset[str] = frozenset()  # pools, in JSON, whose messages others hand out
         self._codes_after = ""  # where the next look at the pools that messages name begins
         self._changes = 0  # counts wake-ups, so that none is lost between a look and the wait after it
         self._sleepers: set[asyncio.Future[None]] = set()
@@ -137,20 +138,23 @@ class EmbeddedQueue:
     async def receive(self, limit: int, wait_s: float, demand: Demand | None = None) -> list[Delivery]:
         """Up to `limit` messages, as many for each pool as it has free capacity for; empty when none came in time."""
         assert limit > 0, "ask for at least one message"
-        loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + wait_s
         end_notice = demand.on_growth(self.wake) if demand is not None else _nothing
         try:
-            while True:
-                changes = self._changes
-                taken, lease_until = await self._take(min(limit, self.batching.max_batch), demand)
-                if not taken.messages and self.store.moved:
-                    raise QueueUnavailableError(self.store.moved)
-                if taken.messages or loop.time() >= give_up_at:
-                    return self._deliveries(taken, lease_until)
-                await self._wait_for_change(changes, taken, give_up_at)
+            return await self._receive(partial(self._take, min(limit, self.batching.max_batch), demand), wait_s)
         finally:
             end_notice()
+
+    async def _receive(self, take: Callable[[], Awaitable[tuple[Taken, float]]], wait_s: float) -> list[Delivery]:
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + wait_s
+        while True:
+            changes = self._changes
+            taken, lease_until = await take()
+            if not taken.messages and self.store.moved:
+                raise QueueUnavailableError(self.store.moved)
+            if taken.messages or loop.time() >= give_up_at:
+                return self._deliveries(taken, lease_until)
+            await self._wait_for_change(changes, taken, give_up_at)
 
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
         """Remove messages for good. Acking what is already gone is OK."""
@@ -211,15 +215,19 @@ class EmbeddedQueue:
                 free_capacity=free_capacity,
                 codes_after=self._codes_after,
                 delays=self.store.delays,
+                elsewhere=self._elsewhere,
             )
-            leasing = self.store.writer.submit(partial(self._lease, job))
-            try:
-                taken = await asyncio.shield(leasing)
-                self._codes_after = taken.codes_seen_to
-                return taken, lease_until
-            except asyncio.CancelledError:
-                leasing.add_done_callback(self._requeue)  # the lease is, or will be, committed all the same
-                raise
+            taken = await self._leased(partial(self._lease, job))
+            self._codes_after = taken.codes_seen_to
+            return taken, lease_until
+
+    async def _leased(self, job: Callable[[Connection], Taken]) -> Taken:
+        leasing = self.store.writer.submit(job)
+        try:
+            return await asyncio.shield(leasing)
+        except asyncio.CancelledError:
+            leasing.add_done_callback(self._requeue)  # the lease is, or will be, committed all the same
+            raise
 
     def _lease(self, take: Callable[[Connection], Taken], connection: Connection) -> Taken:
         """In the writer's thread, as one transaction."""

@@ -70,6 +70,19 @@ class OwnerLock:
             os.close(descriptor)
         return False
 
+    def announce(self, url: str) -> None:
+        """Say in the file where its owner can be reached. A disk without space keeps it from that, no more."""
+        if self._descriptor is not None:
+            with suppress(OSError):
+                os.pwrite(self._descriptor, url.encode(), 0)
+
+    def announced(self) -> str:
+        """Where the owner can be reached; empty if it did not say, or not to this user."""
+        try:
+            return self._path.read_text()
+        except (OSError, UnicodeError):
+            return ""
+
     def remove(self) -> None:
         """The file may stay where the folder cannot be written any more: unlocked, it says nothing."""
         with suppress(OSError):
@@ -81,9 +94,19 @@ class OwnerLock:
 
 def owners_alive(database: Path) -> int:
     """How many processes have the file open now, or have had it open when somebody removed it."""
-    locks = database.parent.glob(f"{database.name}-owner-*.lock")
-    owners = [lock.name.removeprefix(f"{database.name}-owner-").removesuffix(".lock") for lock in locks]
-    return sum(OwnerLock(database, owner).is_held() for owner in owners)
+    return len(_live_locks(database))
+
+
+def routers_on(database: Path) -> dict[str, int]:
+    """The routers that have the file open now: the URL of each, as seen from this machine, and its process."""
+    found = {lock.announced(): int(owner.partition("-")[0]) for owner, lock in _live_locks(database).items()}
+    return {url: process for url, process in found.items() if url}
+
+
+def _live_locks(database: Path) -> dict[str, OwnerLock]:
+    files = database.parent.glob(f"{database.name}-owner-*.lock")
+    owners = [file.name.removeprefix(f"{database.name}-owner-").removesuffix(".lock") for file in files]
+    return {owner: lock for owner in owners if (lock := OwnerLock(database, owner)).is_held()}
 
 
 class EmbeddedStore:
@@ -143,6 +166,10 @@ class EmbeddedStore:
             if self._is_open:
                 self._is_open = False
                 await self._shut()
+
+    def announce(self, url: str) -> None:
+        """Tell other processes where this one, a router, can be reached. Only while the file is open."""
+        self._lock.announce(url)
 
     def _new_writer(self) -> SqliteWriter:
         return SqliteWriter(self.path, self._migrations(self.clock.wall, self._refuse_if_in_use))

@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
@@ -13,7 +13,7 @@ import msgspec
 from flowcatalyst.queues.contract import FreeCapacity
 from flowcatalyst.queues.embedded.jobs import data_version
 from flowcatalyst.queues.embedded.lanes import Delays, Receipt, encode, one, unlock_what_is_due
-from flowcatalyst.queues.sharing import LANE_SHARE, MAX_CODES, share_out
+from flowcatalyst.queues.sharing import LANE_SHARE, MAX_CODES, MAX_POOLS, share_out
 
 
 class Leased(NamedTuple):
@@ -101,14 +101,16 @@ def take(
     free_capacity: FreeCapacity | None = None,
     codes_after: str = "",
     delays: str = Delays.ALL,
+    elsewhere: Collection[str] = (),
 ) -> Taken:
     """Lease up to `limit` messages, for each pool as many as it has free capacity for (None: for all together).
 
     That is a share of each lane that is ready, in turn, then more of the same lanes. What is taken of a lane ends
-    before its first message for another pool, or that has to wait.
+    before its first message for another pool, or that has to wait. Pools `elsewhere` (in JSON) get nothing here.
     """
     next_due = unlock_what_is_due(connection, queue, now, delays)
     ready, seen_to = _ready_pools(connection, queue, free_capacity, codes_after)
+    ready = {pool: turn for pool, turn in ready.items() if pool not in elsewhere}
     wanted = _share_out(limit, sorted(ready, key=ready.__getitem__), free_capacity)
     if not wanted:
         return Taken([], next_due, data_version(connection), seen_to)
@@ -118,12 +120,37 @@ def take(
     messages = sorted(chain(*found.values(), *found_more.values()))  # by turn, then in the order of the lane
     if not all(message.follows for message in messages):
         messages = _up_to_a_gap(messages)
+    _lease(connection, queue, messages, owner, now + visibility_s)
+    return Taken(messages, next_due, codes_seen_to=seen_to)
+
+
+def take_firsts(
+    connection: sqlite3.Connection,
+    queue: str,
+    limits: Mapping[str, int],
+    owner: str,
+    now: float,
+    visibility_s: float,
+    delays: str = Delays.ALL,
+) -> Taken:
+    """Lease the first message of up to so many lanes that are ready for each pool, and nothing more of them."""
+    next_due = unlock_what_is_due(connection, queue, now, delays)
+    names = {encode(code): limit for code, limit in limits.items() if limit > 0}
+    turns = dict(_pool_rows.decode(one(connection, _TURNS, {"queue": queue, "pools": encode(list(names))})))
+    wanted = {pool: names[pool] for pool in sorted(turns, key=turns.__getitem__)[:MAX_POOLS]}
+    if not wanted:
+        return Taken([], next_due, data_version(connection))
+    messages = sorted(chain(*_ready(connection, SHARES, queue, wanted, now, share=1).values()))
+    _lease(connection, queue, messages, owner, now + visibility_s)
+    return Taken(messages, next_due)
+
+
+def _lease(connection: sqlite3.Connection, queue: str, messages: Sequence[Leased], owner: str, until: float) -> None:
     leased = Counter([message.lane for message in messages])
     lasts = {message.lane: message.seq for message in messages}
     rows = [(lane, seq, leased[lane]) for lane, seq in lasts.items()]
-    connection.execute(_LEASE, {"lasts": encode(rows), "owner": owner, "until": now + visibility_s})
+    connection.execute(_LEASE, {"lasts": encode(rows), "owner": owner, "until": until})
     connection.execute(_COUNT_LEASED, (len(messages), queue))
-    return Taken(messages, next_due, codes_seen_to=seen_to)
 
 
 def _ready_pools(
@@ -158,9 +185,14 @@ def _share_out(limit: int, ready: Sequence[str], free_capacity: FreeCapacity | N
 
 
 def _ready(
-    connection: sqlite3.Connection, part: str, queue: str, wanted: Mapping[str, int], now: float
+    connection: sqlite3.Connection,
+    part: str,
+    queue: str,
+    wanted: Mapping[str, int],
+    now: float,
+    share: int = LANE_SHARE,
 ) -> dict[str, list[Leased]]:
-    parameters: dict[str, str | float] = {"queue": queue, "share": LANE_SHARE, "now": now}
+    parameters: dict[str, str | float] = {"queue": queue, "share": share, "now": now}
     width = 1 << (len(wanted) - 1).bit_length()  # few different statements, so that they stay prepared
     for number, (pool, limit) in enumerate([*wanted.items(), *[("", 0)] * (width - len(wanted))]):
         parameters[f"pool{number}"], parameters[f"limit{number}"] = pool, limit

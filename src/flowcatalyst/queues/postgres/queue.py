@@ -8,11 +8,11 @@ as long as it lives: it renews one row every second or so, whatever it holds, an
 import asyncio
 import math
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
 
@@ -47,6 +47,10 @@ SETTLE_LINGER_S: Final = 0.02  # an ack costs a share of a commit; under load a 
 MAX_GROUP_BYTES: Final = 2000  # what fits into an index
 PUBLISH_MESSAGES: Final = 1000  # of one statement
 PUBLISH_CHARACTERS: Final = 8 << 20
+
+
+# Leases something in the name of an owner and its claim: of a connection, the number of the queue, and these.
+Lease: TypeAlias = Callable[[Connection, int, int, int], Awaitable[Sequence[Taken]]]
 
 
 class Held(NamedTuple):
@@ -93,6 +97,7 @@ class PostgresQueue:
         self._tasks = Tasks()
         self._receives = False
         self._closed = False
+        self.elsewhere: frozenset[str] = frozenset()  # pools whose messages are not for `receive`
         self._codes_after: str | None = None  # where the next look at the pools that messages name begins
         self._changes = 0  # counts wake-ups, so that none is lost between a look and the wait after it
         self._sleepers: set[asyncio.Future[None]] = set()
@@ -172,8 +177,9 @@ class PostgresQueue:
                 await self._pay_nacks()
                 ready = await self._look(demand)
                 free_capacity = demand.free_capacity() if demand is not None else None
-                wanted = share_out(min(limit, self.batching.max_batch), ready.pools, free_capacity)
-                taken = await self._take(session, wanted) if wanted else []
+                here = [code for code in ready.pools if code not in self.elsewhere]
+                wanted = share_out(min(limit, self.batching.max_batch), here, free_capacity)
+                taken = await self._take(session, partial(self._leased, wanted=wanted)) if wanted else []
                 left_s = give_up_at - loop.time()
                 if taken or left_s <= 0 or self._closed:
                     return taken
@@ -209,10 +215,10 @@ class PostgresQueue:
             return Ready([*with_capacity, *found.pools], found.last, found.due_in_s)
         return found
 
-    async def _take(self, session: Session, wanted: dict[str, int]) -> list[Delivery]:
+    async def _take(self, session: Session, lease: Lease) -> list[Delivery]:
         """What can be had now. If the caller is cancelled, what was leased all the same is given back."""
         leasing: asyncio.Future[Sequence[Taken]] = asyncio.get_running_loop().create_future()
-        self._tasks.spawn(self._lease(session, wanted, leasing), "take from postgres")
+        self._tasks.spawn(self._lease(session, lease, leasing), "take from postgres")
         try:
             taken = await asyncio.shield(leasing)
         except asyncio.CancelledError:
@@ -220,14 +226,12 @@ class PostgresQueue:
             raise
         return self._deliveries(taken, session)
 
-    async def _lease(
-        self, session: Session, wanted: dict[str, int], leasing: "asyncio.Future[Sequence[Taken]]"
-    ) -> None:
+    async def _lease(self, session: Session, lease: Lease, leasing: "asyncio.Future[Sequence[Taken]]") -> None:
         claim = session.new_claim()
 
         async def take(connection: Connection) -> Sequence[Taken]:
             try:
-                return await self._leased(connection, number, session.owner, claim, wanted)
+                return await lease(connection, number, session.owner, claim)
             except asyncpg.PostgresError as error:
                 if error.sqlstate not in (lanes.OWNER_GONE, lanes.CLAIM_VOID):
                     raise

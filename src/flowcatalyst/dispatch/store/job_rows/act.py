@@ -19,7 +19,16 @@ from flowcatalyst.dispatch.store.contract import (
     in_words,
     not_to_be_retried,
 )
-from flowcatalyst.dispatch.store.job_rows.columns import LOCK, QUEUE, Row, refresh, row_by_id, state_of
+from flowcatalyst.dispatch.store.job_rows.columns import (
+    LOCK,
+    OUT,
+    QUEUE,
+    Row,
+    refresh,
+    row_by_id,
+    state_of,
+    state_to_act_on,
+)
 from flowcatalyst.dispatch.store.job_rows.look import find
 from flowcatalyst.dispatch.store.job_rows.settle import end
 from flowcatalyst.dispatch.store.job_rows.walk import rows_of
@@ -76,10 +85,10 @@ _MESSAGE: Final = "SELECT lane, visible_at FROM messages WHERE seq = ?"
 
 def _act_on(connection: sqlite3.Connection, row: Row, action: Action, actor: str, now: float, wall: float) -> None:
     """Raises `JobStateError` before it has changed anything."""
-    number, state = row[0], state_of(row)
+    number, state = row[0], state_to_act_on(row)
     place = position(state.job.sequence, number)
     _, visible_at = connection.execute(_MESSAGE, (place,)).fetchone() or (None, None)
-    _check(state, action, waits=visible_at is not None and visible_at > now)
+    _check(state, action, waits=row[28] == OUT or (visible_at is not None and visible_at > now))
     match action:
         case Cancel():
             end(connection, [place], Status.CANCELLED, now, wall)
@@ -126,6 +135,7 @@ _MARK_AGAIN: Final = """
     UPDATE messages SET given_back = given_back + 1 FROM lanes AS l
     WHERE l.id = :lane AND l.owner IS NULL AND messages.lane = l.id AND messages.seq <= l.leased_to
     AND messages.given_back = l.epoch"""
+_WAS_OUT: Final = "SELECT 1 FROM lanes WHERE id = ? AND owner IS NULL AND out_until IS NOT NULL"
 _MAKE_STALE: Final = "UPDATE lanes SET epoch = epoch + 1 WHERE id = :lane AND owner IS NULL"
 
 
@@ -137,6 +147,8 @@ def _move(connection: sqlite3.Connection, state: JobState, place: int, mode: Dis
     lane, visible_at = found
     _make_receipts_stale(connection, lane)
     if mode is state.job.mode:
+        if connection.execute(_WAS_OUT, (lane,)).fetchone() is not None:
+            refresh(connection, [lane], now)
         return
     waits = state.status is Status.ERROR or visible_at is not None
     group = None if mode is DispatchMode.IMMEDIATE else state.job.group

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -22,29 +23,37 @@ from flowcatalyst.queues.embedded.lanes import encode
 QUEUE: Final = "jobs"
 
 # Until when a lane is locked that nobody leases: for ever while its group is held or its first job is of a subscription
-# that is paused, else as its first message says, and as long as somebody acts on what was recalled.
+# that is paused, else as its first message says, as long as somebody acts on what was recalled, and while one is out.
 LOCK: Final = """
     CASE WHEN EXISTS (SELECT 1 FROM groups WHERE name = l.grp AND held_since IS NOT NULL) THEN 9e999
     WHEN EXISTS (SELECT 1 FROM paused_subscriptions) AND EXISTS (
       SELECT 1 FROM jobs AS j CROSS JOIN paused_subscriptions AS p ON p.code = j.subscription AND p.paused
       WHERE j.number = (SELECT seq FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1) & 2199023255551) THEN 9e999
-    WHEN l.recalled_until IS NULL THEN (SELECT visible_at FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1)
-    ELSE max(l.recalled_until,
-      ifnull((SELECT visible_at FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1), 0)) END"""
+    WHEN l.recalled_until IS NULL AND l.out_until IS NULL THEN
+      (SELECT visible_at FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1)
+    ELSE nullif(max(ifnull(l.recalled_until, 0),
+      iif(l.out_epoch = l.epoch AND EXISTS (SELECT 1 FROM messages WHERE lane = l.id AND seq = l.leased_to),
+        ifnull(l.out_until, 0), 0),
+      ifnull((SELECT visible_at FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1), 0)), 0) END"""
 
 _COLUMNS: Final = (
     "number, id, kind, code, target, content_type, headers, grp, sequence, mode, pool, timeout_s, max_retries, delays, "
     "scheduled_for, expires_at, idempotency_key, metadata, created_at, payload, subscription"
 )
 _STATE: Final = "status, attempts, failures, next_attempt_at, finished_at, last_error, position"
+_LANE_OF_JOB: Final = """
+    FROM messages AS m CROSS JOIN lanes AS l ON l.id = m.lane WHERE m.seq = (j.sequence << 41 | j.number)"""
+_LEASED: Final = "l.owner IS NOT NULL AND l.due > :now AND m.seq <= l.leased_to AND m.given_back <> l.epoch"
+_OUT: Final = "l.owner IS NULL AND l.out_epoch = l.epoch AND m.seq = l.leased_to AND l.out_until > :now"
 # A router has the job `j` in hand: its message belongs to a lease of its lane that goes on.
-IS_LEASED: Final = """
-    EXISTS (SELECT 1 FROM messages AS m CROSS JOIN lanes AS l ON l.id = m.lane
-    WHERE m.seq = (j.sequence << 41 | j.number) AND l.owner IS NOT NULL AND l.due > :now
-    AND m.seq <= l.leased_to AND m.given_back <> l.epoch)"""
-SELECTED: Final = (
-    ", ".join(f"j.{name}" for name in f"{_COLUMNS}, {_STATE}".split(", ")) + f", j.finished_at IS NULL AND {IS_LEASED}"
-)
+IS_LEASED: Final = f"EXISTS (SELECT 1 {_LANE_OF_JOB} AND {_LEASED})"
+# Or it is out with one elsewhere: nobody has started it, and people may act on it.
+IS_QUEUED: Final = f"EXISTS (SELECT 1 {_LANE_OF_JOB} AND ({_LEASED} OR {_OUT}))"
+IN_HAND, OUT = 1, 2
+_WHERE_IT_IS: Final = f"""
+    CASE WHEN j.finished_at IS NULL THEN
+      (SELECT CASE WHEN {_LEASED} THEN {IN_HAND} WHEN {_OUT} THEN {OUT} ELSE 0 END {_LANE_OF_JOB}) END"""
+SELECTED: Final = ", ".join(f"j.{name}" for name in f"{_COLUMNS}, {_STATE}".split(", ")) + f", {_WHERE_IT_IS}"
 SELECT: Final = f"SELECT {SELECTED} FROM jobs AS j"
 INSERT: Final = f"INSERT INTO jobs ({_COLUMNS}, entered, status) VALUES ({', '.join('?' * 22)}, 'PENDING')"
 
@@ -98,9 +107,14 @@ def state_of(row: Row) -> JobState:
         payload=row[19],
         subscription=row[20],
     )
-    stored, attempts, failures, next_attempt_at, finished_at, last_error, place, is_leased = row[21:29]
-    status = Status.QUEUED if is_leased else Status(stored)
+    stored, attempts, failures, next_attempt_at, finished_at, last_error, place, with_whom = row[21:29]
+    status = Status.QUEUED if with_whom else Status(stored)
     return JobState(job, status, attempts, failures, next_attempt_at, finished_at, last_error, place)
+
+
+def state_to_act_on(row: Row) -> JobState:
+    """One that is out is as it was before that, for who acts on it."""
+    return replace(state_of(row), status=Status(row[21])) if row[28] == OUT else state_of(row)
 
 
 _BY_ID: Final = f"{SELECT} WHERE j.id = :id"

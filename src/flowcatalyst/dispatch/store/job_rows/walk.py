@@ -12,14 +12,17 @@ from typing import Any, Final
 from flowcatalyst.core.message import DispatchMode
 from flowcatalyst.dispatch.job import FINISHED, Status
 from flowcatalyst.dispatch.store.contract import Filter, Page
-from flowcatalyst.dispatch.store.job_rows.columns import IS_LEASED, SELECTED, Row, state_of
+from flowcatalyst.dispatch.store.job_rows.columns import IS_QUEUED, SELECTED, Row, state_of
 
 SCANNED_AT_ONCE: Final = 5_000
 
 _IN_HAND: Final = """
     SELECT m.seq & 2199023255551 AS number FROM lanes AS l INDEXED BY leased_lanes
     CROSS JOIN messages AS m ON m.lane = l.id
-    WHERE l.owner IS NOT NULL AND l.due > :now AND m.seq <= l.leased_to AND m.given_back <> l.epoch"""
+    WHERE l.owner IS NOT NULL AND l.due > :now AND m.seq <= l.leased_to AND m.given_back <> l.epoch
+    UNION ALL
+    SELECT l.leased_to & 2199023255551 FROM lanes AS l INDEXED BY out_lanes
+    WHERE l.out_until IS NOT NULL AND l.out_until > :now AND l.owner IS NULL AND l.out_epoch = l.epoch"""
 
 
 @dataclass(slots=True)
@@ -89,12 +92,12 @@ def _walk(connection: sqlite3.Connection, which: Filter, cursor: int | None) -> 
     conditions = [f"j.{name} = :{name}" for name in parameters]
     parameters["before"] = sys.maxsize if cursor is None else cursor
     if which.status is Status.QUEUED:
-        conditions.append(IS_LEASED)
+        conditions.append(IS_QUEUED)
     elif which.status is not None:
         conditions.append("j.status = :status")
         parameters["status"] = which.status
         if which.status not in FINISHED and not which.as_stored:
-            conditions.append(f"NOT {IS_LEASED}")
+            conditions.append(f"NOT {IS_QUEUED}")
     if which.parked is not None:
         conditions.append(f"{'' if which.parked else 'NOT '}(j.status = 'ERROR' AND j.next_attempt_at IS NULL)")
     if which.target is not None:

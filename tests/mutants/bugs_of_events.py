@@ -19,7 +19,9 @@ from flowcatalyst.dispatch.store.job_rows import catalog as catalog_rows
 from flowcatalyst.dispatch.store.job_rows import columns, enter, positions, settle
 from flowcatalyst.dispatch.store.job_rows import events as event_rows
 from flowcatalyst.dispatch.store.job_rows import pause as pause_rows
+from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
 from flowcatalyst.dispatch.subscription import Subscription
+from flowcatalyst.router.settler import Settler
 from tests.mutants.bugs_of_jobs import without_refresh
 from tests.mutants.mutant import Bugs, Hunter, instead_of, set_everywhere
 
@@ -84,7 +86,7 @@ def _() -> None:
 
 @BUGS.add("a removed subscription still gets jobs")
 def _() -> None:
-    set_everywhere(event_rows, "_CODES", "SELECT value FROM json_each(?)")
+    set_everywhere(enter, "_CODES", "SELECT value FROM json_each(?)")
 
 
 @BUGS.add("other processes hear of no change of the catalog")
@@ -96,9 +98,12 @@ def _() -> None:
 
 @BUGS.add("an added subscription is paused as the one before it was")
 def _() -> None:
-    module: Any = catalog_rows  # only what an addition does with it is wrong
-    assert module.set_paused is pause_rows.set_paused
-    module.set_paused = lambda *_, **__: None
+    @instead_of(catalog_rows, "add")
+    def add(original: Any, connection: Connection, *args: Any, **options: Any) -> Any:
+        paused = connection.execute("SELECT * FROM paused_subscriptions").fetchall()
+        added = original(connection, *args, **options)
+        connection.executemany("INSERT OR REPLACE INTO paused_subscriptions VALUES (?, ?, ?)", paused)
+        return added
 
 
 # Pauses
@@ -146,17 +151,28 @@ def _() -> None:
 
 @BUGS.add("a pause recalls nothing that is in hand")
 def _() -> None:
-    @instead_of(pausing, "pause")
-    async def pause(original: Any, store: Any, code: str) -> None:
-        await store.set_paused(code, paused=True)
+    @instead_of(pausing, "hold_back")
+    async def hold_back(original: Any, store: Any, code: str) -> None:
         await pausing.settle(store)
 
 
 @BUGS.add("a resume is only written down in the catalog")
 def _() -> None:
-    @instead_of(pausing, "resume")
-    async def resume(original: Any, store: Any, code: str) -> None:
-        """That should do."""
+    @instead_of(catalog_rows, "change")
+    def change(original: Any, connection: Connection, *args: Any, paused: bool | None, **options: Any) -> Any:
+        return original(connection, *args, paused=paused or None, **options)
+
+
+@BUGS.add("a subscription is paused or resumed in the catalog first, and in the store a moment later")
+def _() -> None:
+    @instead_of(SqliteJobStore, "change")
+    async def change(
+        original: Any, self: Any, kind: Any, code: str, *args: Any, paused: Any = None, **more: Any
+    ) -> Any:
+        entry = await original(self, kind, code, *args, **more)
+        if paused is not None:
+            await self.set_paused(code, paused=paused)
+        return entry
 
 
 # Removal and replay
@@ -195,6 +211,13 @@ def _() -> None:
     ) -> Any:
         again = [replace(job, idempotency_key=None) for job in jobs] if behind else jobs
         return original(connection, again, now, wall, behind=behind)
+
+
+@BUGS.add("a replay makes jobs for a subscription that was removed")
+def _() -> None:
+    @instead_of(enter, "create_behind")
+    def create_behind(original: Any, connection: Connection, jobs: Sequence[Job], now: float, wall: float) -> Any:
+        return enter.create(connection, jobs, now, wall, behind=True)
 
 
 # Secrets
@@ -273,3 +296,13 @@ def _() -> None:
         settled = original(connection, *args, **options)
         connection.execute("UPDATE jobs SET position = NULL WHERE position IS NOT NULL")
         return settled
+
+
+@BUGS.add("an ack that is repeated has the position of a later handing-out")
+def _() -> None:
+    @instead_of(Settler, "ends_already")
+    def ends_already(original: Any, self: Any, delivery: Any) -> bool:
+        position = delivery.position
+        ended = bool(original(self, delivery))
+        delivery.position = position
+        return ended

@@ -1,7 +1,8 @@
 """What is done to subscriptions, each in an order in which a process may die half-way: the next call, or housekeeping,
 goes on with it.
 
-What the catalog says is ACTIVE has to be so in the store: it says so last when one is resumed, and PAUSED first.
+The catalog changes the status of a subscription and what the store holds back of it in one unit of work. What is there
+is locked or unlocked after that, in parts.
 """
 
 from collections.abc import Callable
@@ -37,33 +38,28 @@ async def add(platform: Platform, document: StoredSubscription) -> None:
         )
     await catalog.add(EntryKind.SUBSCRIPTION, code, document)
     if document.status is SubscriptionStatus.PAUSED:
-        await pausing.pause(platform.store, code)
+        await pausing.hold_back(platform.store, code)
 
 
 async def save(platform: Platform, code: str, edit: Edit) -> tuple[StoredSubscription, StoredSubscription]:
     """Put what `edit` makes of a subscription in its place; both. Raises `UnknownEntryError`, or what `edit` does."""
-    await platform.catalog.ready()
-    now = platform.catalog.subscription(code).document
-    if edit(now).status is SubscriptionStatus.ACTIVE and now.status is SubscriptionStatus.PAUSED:
-        await pausing.resume(platform.store, code)
     before, after = await platform.catalog.change_subscription(code, edit)
-    if after.status is SubscriptionStatus.PAUSED and before.status is SubscriptionStatus.ACTIVE:
-        await pausing.pause(platform.store, code)
+    if after.status is not before.status:
+        paused = after.status is SubscriptionStatus.PAUSED
+        await (pausing.hold_back(platform.store, code) if paused else pausing.settle(platform.store))
     return before, after
 
 
 async def pause(platform: Platform, code: str) -> None:
-    """As `pausing.pause`. Raises `UnknownEntryError` too."""
+    """Nothing of it starts from when this returns. Raises `UnknownEntryError`, or as `pausing.hold_back` does."""
     await platform.catalog.change_subscription(code, partial(_with_status, SubscriptionStatus.PAUSED))
-    await pausing.pause(platform.store, code)
+    await pausing.hold_back(platform.store, code)
 
 
 async def resume(platform: Platform, code: str) -> None:
     """What waited goes on, in order. Raises `UnknownEntryError`."""
-    await platform.catalog.ready()
-    platform.catalog.subscription(code)
-    await pausing.resume(platform.store, code)
     await platform.catalog.change_subscription(code, partial(_with_status, SubscriptionStatus.ACTIVE))
+    await pausing.settle(platform.store)
 
 
 async def remove(platform: Platform, code: str, actor: str) -> Cancelled:
@@ -72,13 +68,19 @@ async def remove(platform: Platform, code: str, actor: str) -> Cancelled:
     known = code in platform.catalog.subscriptions
     if not known and ("\0" in code or not await pausing.has_unfinished(platform.store, code)):
         platform.catalog.subscription(code)  # raises: there is none
+    try:
+        await platform.catalog.change_subscription(code, partial(_with_status, SubscriptionStatus.PAUSED))
+    except UnknownEntryError:  # an earlier call came further, or somebody else is at it
+        await platform.store.set_paused(code, paused=True)
     with suppress(JobStateError):  # what a router does not return is in flight, as far as can be known
-        await pausing.pause(platform.store, code)
-    with suppress(UnknownEntryError):  # an earlier call came so far
+        await pausing.hold_back(platform.store, code)
+    with suppress(UnknownEntryError):
         await platform.catalog.remove(EntryKind.SUBSCRIPTION, code)
     cancelled = await pausing.cancel_all(platform.store, code, actor)
-    if not cancelled.in_flight:
-        await pausing.resume(platform.store, code)  # there is nothing left to be paused
+    await platform.catalog.refresh()
+    if not cancelled.in_flight and code not in platform.catalog.subscriptions:  # another one of its code may be paused
+        await platform.store.set_paused(code, paused=False)  # there is nothing left to be so
+        await pausing.settle(platform.store)
     return cancelled
 
 

@@ -123,15 +123,26 @@ class CatalogStore(Protocol):
     async def entries(self, kind: EntryKind) -> list[Entry]:
         """All of a kind, by code."""
 
-    async def add(self, kind: EntryKind, code: str, document: str) -> Entry:
-        """Raises `CodeTakenError`. A pause that a subscription of its code left behind is over."""
+    async def add(self, kind: EntryKind, code: str, document: str, *, paused: bool = False) -> Entry:
+        """Raises `CodeTakenError`. `paused` is for subscriptions, as `set_paused` in the same unit of work.
+
+        A pause that a subscription of the same code left behind is over, unless this one is paused.
+        """
 
     async def change(
-        self, kind: EntryKind, code: str, document: str, revision: int | None = None, *, quiet: bool = False
+        self,
+        kind: EntryKind,
+        code: str,
+        document: str,
+        revision: int | None = None,
+        *,
+        quiet: bool = False,
+        paused: bool | None = None,
     ) -> Entry:
         """Raises `UnknownEntryError`, or `StaleEntryError` if a revision is given and is not that of the entry.
 
         `quiet`: nobody needs to look at it, so the revisions of catalog and entry stay (the last use of a key, say).
+        `paused`: as `set_paused` for a subscription, in the same unit of work; None leaves it as it is.
         """
 
     async def remove(self, kind: EntryKind, code: str) -> None:

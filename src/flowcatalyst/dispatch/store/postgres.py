@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import asyncpg
 
@@ -106,11 +106,11 @@ class PostgresJobStore:
         if not jobs:
             return []
         if behind:
-            return await self._create(jobs, behind=True)
+            return await self._change(partial(postgres_rows.create_behind, wall=self._clock.wall(), jobs=jobs))
         return await self._creating.keep(jobs, _weight(jobs))
 
-    async def _create(self, jobs: Sequence[Job], *, behind: bool = False) -> list[Created]:
-        return await self._change(partial(postgres_rows.create, wall=self._clock.wall(), jobs=jobs, behind=behind))
+    async def _create(self, jobs: Sequence[Job]) -> list[Created]:
+        return await self._change(partial(postgres_rows.create, wall=self._clock.wall(), jobs=jobs))
 
     # Looking
 
@@ -241,16 +241,29 @@ class PostgresJobStore:
     async def entries(self, kind: EntryKind) -> list[Entry]:
         return await self._read(partial(postgres_catalog.entries, kind=kind))
 
-    async def add(self, kind: EntryKind, code: str, document: str) -> Entry:
+    async def add(self, kind: EntryKind, code: str, document: str, *, paused: bool = False) -> Entry:
         wall, number = self._clock.wall(), await self._number()
         add = partial(postgres_catalog.add, queue=number, kind=kind, code=code, document=document, wall=wall)
-        return await self._record(add)
+        return await self._record(partial(add, paused=paused))
 
     async def change(
-        self, kind: EntryKind, code: str, document: str, revision: int | None = None, *, quiet: bool = False
+        self,
+        kind: EntryKind,
+        code: str,
+        document: str,
+        revision: int | None = None,
+        *,
+        quiet: bool = False,
+        paused: bool | None = None,
     ) -> Entry:
-        change = partial(postgres_catalog.change, kind=kind, code=code, document=document, expected=revision)
-        return await self._record(partial(change, wall=self._clock.wall(), quiet=quiet))
+        asked: dict[str, Any] = {"kind": kind, "code": code, "document": document, "expected": revision}
+        asked |= {"wall": self._clock.wall(), "quiet": quiet}
+        if paused is None:
+            return await self._record(partial(postgres_catalog.change, **asked))
+        changing = partial(postgres_catalog.change_and_pause, queue=await self._number(), paused=paused, **asked)
+        entry = await self._record(changing)
+        self.database.wake(self.queue.queue)
+        return entry
 
     async def remove(self, kind: EntryKind, code: str) -> None:
         await self._record(partial(postgres_catalog.remove, kind=kind, code=code))

@@ -14,6 +14,7 @@ from flowcatalyst.dispatch.store.postgres_rows import restored, stored
 from flowcatalyst.storage.postgres import Connection
 
 NOTICE: Final = "catalog"  # that it changed
+_SET_PAUSED: Final = "SELECT set_paused($1, $2, $3)"  # its lock comes before that of the catalog
 _COLUMNS: Final = "kind, code, document, revision, created_at, updated_at"
 
 
@@ -32,16 +33,25 @@ async def entries(connection: Connection, kind: EntryKind) -> list[Entry]:
     return [_entry(row) for row in rows]
 
 
-async def add(connection: Connection, queue: int, kind: EntryKind, code: str, document: str, wall: float) -> Entry:
+async def add(
+    connection: Connection, queue: int, kind: EntryKind, code: str, document: str, wall: float, *, paused: bool
+) -> Entry:
     """Another subscription of its code may have been removed while it was paused: that is over."""
     async with connection.transaction():
         if kind is EntryKind.SUBSCRIPTION:
-            await connection.execute("SELECT set_paused($1, $2, false)", queue, stored(code))
+            await connection.execute(_SET_PAUSED, queue, stored(code), paused)
         statement = f"SELECT {_COLUMNS} FROM add_entry($1, $2, $3, $4)"
         row = await connection.fetchrow(statement, kind, stored(code), stored(document), wall)
         if row is None:
             raise CodeTakenError(f"there is a {kind} {code} already")
     return _entry(row)
+
+
+async def change_and_pause(connection: Connection, queue: int, code: str, *, paused: bool, **changed: Any) -> Entry:
+    """Of a subscription: all of it, or nothing."""
+    async with connection.transaction():
+        await connection.execute(_SET_PAUSED, queue, stored(code), paused)
+        return await change(connection, code=code, **changed)
 
 
 async def change(

@@ -96,7 +96,14 @@ class SqliteJobStore:
         await self.queue.close()
 
     async def create(self, jobs: Sequence[Job], *, behind: bool = False) -> list[Created]:
-        return await self._change(partial(enter.create, jobs=tuple(jobs), behind=behind)) if jobs else []
+        if not jobs:
+            return []
+        if not behind:
+            return await self._change(partial(enter.create, jobs=tuple(jobs)))
+        created = await self._change(partial(enter.create_behind, jobs=tuple(jobs)))
+        if isinstance(created, Exception):
+            raise created
+        return created
 
     # Looking
 
@@ -231,14 +238,22 @@ class SqliteJobStore:
     async def entries(self, kind: EntryKind) -> list[Entry]:
         return await self._read(partial(catalog.entries, kind=kind))
 
-    async def add(self, kind: EntryKind, code: str, document: str) -> Entry:
-        return await self._change_catalog(partial(catalog.add, kind=kind, code=code, document=document))
+    async def add(self, kind: EntryKind, code: str, document: str, *, paused: bool = False) -> Entry:
+        add = partial(catalog.add, kind=kind, code=code, document=document, paused=paused)
+        return await self._change_catalog(add)
 
     async def change(
-        self, kind: EntryKind, code: str, document: str, revision: int | None = None, *, quiet: bool = False
+        self,
+        kind: EntryKind,
+        code: str,
+        document: str,
+        revision: int | None = None,
+        *,
+        quiet: bool = False,
+        paused: bool | None = None,
     ) -> Entry:
-        change = partial(catalog.change, kind=kind, code=code, document=document, expected=revision, quiet=quiet)
-        return await self._change_catalog(change)
+        change = partial(catalog.change, kind=kind, code=code, document=document, expected=revision)
+        return await self._change_catalog(partial(change, quiet=quiet, paused=paused))
 
     async def remove(self, kind: EntryKind, code: str) -> None:
         await self._change_catalog(partial(catalog.remove, kind=kind, code=code))

@@ -116,6 +116,9 @@ class WitnessedPlatformStore(WitnessedJobStore):
             if isinstance(result, Entry):
                 version = Version(result.revision, _document.decode(result.document))
                 self.history.add(Kind.ENTRY, result.code, self.owner, version)
+                assert isinstance(job, partial)
+                if (paused := job.keywords.get("paused")) is not None:
+                    self.history.add(Kind.PAUSE if paused else Kind.RESUME, result.code, self.owner)
             elif result is None:
                 assert isinstance(job, partial)
                 self.history.add(Kind.ENTRY, job.keywords["code"], self.owner, Version(revision, None))
@@ -202,7 +205,6 @@ class PlatformWorld(JobsWorld):
         watch = JobWatch(platform.store, counts, self.clock, WarningLog(self.clock), BLOCKED_S)
         house = Housekeeping(platform.store, counts, watch, self.clock, 0.0)
         process.tasks.append(self.loop.create_task(platform.catalog.follow()))
-        process.tasks.append(self.loop.create_task(house.keep_pauses(platform.catalog)))
         process.tasks.append(self.loop.create_task(_repeat(house.settle_pauses)))
 
     def new_store(self, owner: str) -> WitnessedPlatformStore:

@@ -96,9 +96,13 @@ def _() -> None:
 
 @BUGS.add("an added subscription is paused as the one before it was")
 def _() -> None:
-    @instead_of(catalog_rows, "set_paused")
-    def set_paused(original: Any, connection: Connection, code: str, now: float, wall: float, *, paused: bool) -> None:
-        """For the sake of the pause: only a resume ends it."""
+    @instead_of(catalog_rows, "add")
+    def add(original: Any, connection: Connection, *args: Any, **options: Any) -> Any:
+        before = connection.execute("SELECT * FROM paused_subscriptions").fetchall()
+        added = original(connection, *args, **options)
+        connection.execute("DELETE FROM paused_subscriptions")
+        connection.executemany("INSERT INTO paused_subscriptions VALUES (?, ?, ?)", before)
+        return added
 
 
 # Pauses
@@ -146,17 +150,16 @@ def _() -> None:
 
 @BUGS.add("a pause recalls nothing that is in hand")
 def _() -> None:
-    @instead_of(pausing, "pause")
-    async def pause(original: Any, store: Any, code: str) -> None:
-        await store.set_paused(code, paused=True)
+    @instead_of(pausing, "carry_out")
+    async def carry_out(original: Any, store: Any, code: str) -> None:
         await pausing.settle(store)
 
 
 @BUGS.add("a resume is only written down in the catalog")
 def _() -> None:
-    @instead_of(pausing, "resume")
-    async def resume(original: Any, store: Any, code: str) -> None:
-        """That should do."""
+    @instead_of(catalog_rows, "change")
+    def change(original: Any, *args: Any, paused: bool | None = None, **options: Any) -> Any:
+        return original(*args, paused=paused or None, **options)
 
 
 # Removal and replay

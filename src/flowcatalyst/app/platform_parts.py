@@ -88,7 +88,6 @@ class PlatformParts:
         supervisor.spawn(tasks, "note uses of API keys", self.platform.api_keys.note_uses)
         house = Housekeeping(self.platform.store, self.counts, self.watch, self._clock, self._retention_days)
         house.start(supervisor, tasks)
-        supervisor.spawn(tasks, "keep what is paused so", partial(house.keep_pauses, self.platform.catalog))
 
     def remote_pools(self) -> dict[str, RemotePool]:
         """Those whose jobs are for routers elsewhere."""

@@ -27,6 +27,7 @@ from flowcatalyst.dispatch.store.platform_contract import (
     StaleEntryError,
     UnknownEntryError,
 )
+from flowcatalyst.dispatch.subscription import SubscriptionStatus
 
 FOLLOW_S: Final = 5.0  # how long the store is asked to wait for a change
 RETRY_S: Final = 0.5
@@ -127,7 +128,8 @@ class Catalog:
         await self.ready()
         async with self._one_at_a_time:
             try:
-                self._made_here(await self._store.add(kind, code, _encoded(document)))
+                paused = _is_paused(document) is True
+                self._made_here(await self._store.add(kind, code, _encoded(document), paused=paused))
             except CodeTakenError:
                 raise CodeTakenError(f"there is a {_NAMES[kind]} {code} already") from None
         await self._tell(kind)
@@ -160,7 +162,10 @@ class Catalog:
                 kept = _found(kind, known, code)
                 after = edit(kept.document)
                 try:
-                    self._made_here(await self._store.change(kind, code, _encoded(after), kept.revision))
+                    changed = await self._store.change(
+                        kind, code, _encoded(after), kept.revision, paused=_is_paused(after)
+                    )
+                    self._made_here(changed)
                 except (StaleEntryError, UnknownEntryError):
                     pass
                 else:
@@ -279,6 +284,13 @@ def _found(kind: EntryKind, known: dict[str, Kept[Document]], code: str) -> Kept
     if (kept := known.get(code)) is None:
         raise _unknown(kind, code)
     return kept
+
+
+def _is_paused(document: msgspec.Struct) -> bool | None:
+    """None: that is no question of it."""
+    if not isinstance(document, StoredSubscription):
+        return None
+    return document.status is SubscriptionStatus.PAUSED
 
 
 def _encoded(document: msgspec.Struct) -> str:

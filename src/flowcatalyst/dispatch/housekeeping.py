@@ -16,12 +16,10 @@ from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError, StorageError
 from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.tasks import Tasks
-from flowcatalyst.dispatch.catalog import Catalog
 from flowcatalyst.dispatch.job_counts import JobCounts
 from flowcatalyst.dispatch.job_watch import JobWatch
 from flowcatalyst.dispatch.pausing import settle
 from flowcatalyst.dispatch.store.platform_contract import PlatformStore
-from flowcatalyst.dispatch.subscription import SubscriptionStatus
 
 EXPIRE_PERIOD_S: Final = 1.0
 DROP_PERIOD_S: Final = 60.0
@@ -91,19 +89,6 @@ class Housekeeping:
         """Go on where whoever paused or resumed a subscription did not come to the end."""
         if await self._store.lead():
             await settle(self._store)
-
-    async def keep_pauses(self, catalog: Catalog) -> None:
-        """Once, at the start: what the catalog says is paused is so, also if whoever said it died right then."""
-        while True:
-            try:
-                await catalog.ready()
-                for code, kept in list(catalog.subscriptions.items()):
-                    if kept.document.status is SubscriptionStatus.PAUSED:
-                        await self._store.set_paused(code, paused=True)
-            except (QueueUnavailableError, StorageError):
-                await asyncio.sleep(PAUSE_PERIOD_S)
-            else:
-                return
 
     async def _drop(self, drop: Callable[[float, int], Awaitable[int]]) -> int:
         """In parts, with pauses between them."""

@@ -20,12 +20,12 @@ ROUNDS: Final = 3  # of cancelling: an attempt in flight may end meanwhile
 ROUND_S: Final = 0.3
 
 
-async def pause(store: PlatformStore, code: str) -> None:
-    """Nothing of a subscription starts from when this returns; attempts in flight end as usual.
+async def carry_out(store: PlatformStore, code: str) -> None:
+    """What is said of a subscription that is paused: nothing of it starts from when this returns; attempts in flight
+    end as usual.
 
     Raises `JobStateError` if a router that has something of it in hand does not answer: it is paused all the same.
     """
-    await store.set_paused(code, paused=True)
     await settle(store)
     recall = await store.recall(subscription=code)
     if not recall.lanes:
@@ -36,12 +36,6 @@ async def pause(store: PlatformStore, code: str) -> None:
                 f"subscription {code} is paused, but a router that has jobs of it in hand did not answer within "
                 f"{acting.RECALL_S:g} s and may still start them: pause it once more to be sure"
             )
-
-
-async def resume(store: PauseStore, code: str) -> None:
-    """Its jobs go on, in order."""
-    await store.set_paused(code, paused=False)
-    await settle(store)
 
 
 async def settle(store: PauseStore) -> None:

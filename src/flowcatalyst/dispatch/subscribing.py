@@ -1,7 +1,8 @@
 """What is done to subscriptions, each in an order in which a process may die half-way: the next call, or housekeeping,
 goes on with it.
 
-What the catalog says is ACTIVE has to be so in the store: it says so last when one is resumed, and PAUSED first.
+That one is paused is said in the catalog and kept in the store in one unit of work, so that they never disagree; what
+follows from it for the lanes is carried out afterwards, as often as somebody asks.
 """
 
 from collections.abc import Callable
@@ -36,34 +37,24 @@ async def add(platform: Platform, document: StoredSubscription) -> None:
             f"there are unfinished jobs of a subscription {code} that was deleted: DELETE it once more"
         )
     await catalog.add(EntryKind.SUBSCRIPTION, code, document)
-    if document.status is SubscriptionStatus.PAUSED:
-        await pausing.pause(platform.store, code)
+    await _carry_out(platform, document)
 
 
 async def save(platform: Platform, code: str, edit: Edit) -> tuple[StoredSubscription, StoredSubscription]:
     """Put what `edit` makes of a subscription in its place; both. Raises `UnknownEntryError`, or what `edit` does."""
-    await platform.catalog.ready()
-    now = platform.catalog.subscription(code).document
-    if edit(now).status is SubscriptionStatus.ACTIVE and now.status is SubscriptionStatus.PAUSED:
-        await pausing.resume(platform.store, code)
     before, after = await platform.catalog.change_subscription(code, edit)
-    if after.status is SubscriptionStatus.PAUSED and before.status is SubscriptionStatus.ACTIVE:
-        await pausing.pause(platform.store, code)
+    await _carry_out(platform, after)
     return before, after
 
 
 async def pause(platform: Platform, code: str) -> None:
-    """As `pausing.pause`. Raises `UnknownEntryError` too."""
-    await platform.catalog.change_subscription(code, partial(_with_status, SubscriptionStatus.PAUSED))
-    await pausing.pause(platform.store, code)
+    """As `pausing.carry_out`. Raises `UnknownEntryError` too."""
+    await save(platform, code, partial(_with_status, SubscriptionStatus.PAUSED))
 
 
 async def resume(platform: Platform, code: str) -> None:
     """What waited goes on, in order. Raises `UnknownEntryError`."""
-    await platform.catalog.ready()
-    platform.catalog.subscription(code)
-    await pausing.resume(platform.store, code)
-    await platform.catalog.change_subscription(code, partial(_with_status, SubscriptionStatus.ACTIVE))
+    await save(platform, code, partial(_with_status, SubscriptionStatus.ACTIVE))
 
 
 async def remove(platform: Platform, code: str, actor: str) -> Cancelled:
@@ -72,14 +63,22 @@ async def remove(platform: Platform, code: str, actor: str) -> Cancelled:
     known = code in platform.catalog.subscriptions
     if not known and ("\0" in code or not await pausing.has_unfinished(platform.store, code)):
         platform.catalog.subscription(code)  # raises: there is none
-    with suppress(JobStateError):  # what a router does not return is in flight, as far as can be known
-        await pausing.pause(platform.store, code)
     with suppress(UnknownEntryError):  # an earlier call came so far
         await platform.catalog.remove(EntryKind.SUBSCRIPTION, code)
+    with suppress(JobStateError):  # what a router does not return is in flight, as far as can be known
+        await pausing.carry_out(platform.store, code)
     cancelled = await pausing.cancel_all(platform.store, code, actor)
     if not cancelled.in_flight:
-        await pausing.resume(platform.store, code)  # there is nothing left to be paused
+        await platform.store.forget_pause(code)  # there is nothing left to be paused
+        await pausing.settle(platform.store)
     return cancelled
+
+
+async def _carry_out(platform: Platform, document: StoredSubscription) -> None:
+    if document.status is SubscriptionStatus.PAUSED:
+        await pausing.carry_out(platform.store, document.code)
+    else:
+        await pausing.settle(platform.store)
 
 
 def _with_status(status: SubscriptionStatus, before: StoredSubscription) -> StoredSubscription:

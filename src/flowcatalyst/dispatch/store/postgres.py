@@ -241,19 +241,27 @@ class PostgresJobStore:
     async def entries(self, kind: EntryKind) -> list[Entry]:
         return await self._read(partial(postgres_catalog.entries, kind=kind))
 
-    async def add(self, kind: EntryKind, code: str, document: str) -> Entry:
+    async def add(self, kind: EntryKind, code: str, document: str, *, paused: bool = False) -> Entry:
         wall, number = self._clock.wall(), await self._number()
         add = partial(postgres_catalog.add, queue=number, kind=kind, code=code, document=document, wall=wall)
-        return await self._record(add)
+        return await self._record(partial(add, paused=paused))
 
     async def change(
-        self, kind: EntryKind, code: str, document: str, revision: int | None = None, *, quiet: bool = False
+        self,
+        kind: EntryKind,
+        code: str,
+        document: str,
+        revision: int | None = None,
+        *,
+        quiet: bool = False,
+        paused: bool | None = None,
     ) -> Entry:
-        change = partial(postgres_catalog.change, kind=kind, code=code, document=document, expected=revision)
-        return await self._record(partial(change, wall=self._clock.wall(), quiet=quiet))
+        wall, number = self._clock.wall(), await self._number()
+        change = partial(postgres_catalog.change, queue=number, kind=kind, code=code, document=document)
+        return await self._record(partial(change, expected=revision, wall=wall, quiet=quiet, paused=paused))
 
     async def remove(self, kind: EntryKind, code: str) -> None:
-        await self._record(partial(postgres_catalog.remove, kind=kind, code=code))
+        await self._record(partial(postgres_catalog.remove, queue=await self._number(), kind=kind, code=code))
 
     async def changed(self, since: int, wait_s: float) -> int:
         """A process that receives is told of changes by others; looking now and then is for one that does not."""
@@ -280,6 +288,9 @@ class PostgresJobStore:
 
     async def set_paused(self, subscription: str, *, paused: bool) -> None:
         await self._change(partial(postgres_actions.set_paused, subscription=subscription, paused=paused))
+
+    async def forget_pause(self, subscription: str) -> None:
+        await self._change(partial(postgres_catalog.forget_pause, subscription=subscription))
 
     async def settle_pauses(self, limit: int) -> int:
         return await self._change(partial(postgres_actions.settle_pauses, limit=limit))

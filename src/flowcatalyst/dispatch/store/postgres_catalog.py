@@ -32,11 +32,16 @@ async def entries(connection: Connection, kind: EntryKind) -> list[Entry]:
     return [_entry(row) for row in rows]
 
 
-async def add(connection: Connection, queue: int, kind: EntryKind, code: str, document: str, wall: float) -> Entry:
+_SET_PAUSED: Final = "SELECT set_paused($1, $2, $3)"
+
+
+async def add(
+    connection: Connection, queue: int, kind: EntryKind, code: str, document: str, wall: float, *, paused: bool
+) -> Entry:
     """Another subscription of its code may have been removed while it was paused: that is over."""
     async with connection.transaction():
         if kind is EntryKind.SUBSCRIPTION:
-            await connection.execute("SELECT set_paused($1, $2, false)", queue, stored(code))
+            await connection.execute(_SET_PAUSED, queue, stored(code), paused)
         statement = f"SELECT {_COLUMNS} FROM add_entry($1, $2, $3, $4)"
         row = await connection.fetchrow(statement, kind, stored(code), stored(document), wall)
         if row is None:
@@ -45,6 +50,25 @@ async def add(connection: Connection, queue: int, kind: EntryKind, code: str, do
 
 
 async def change(
+    connection: Connection,
+    queue: int,
+    kind: EntryKind,
+    code: str,
+    document: str,
+    expected: int | None,
+    wall: float,
+    *,
+    quiet: bool,
+    paused: bool | None,
+) -> Entry:
+    if paused is None:
+        return await _change(connection, kind, code, document, expected, wall, quiet=quiet)
+    async with connection.transaction():  # which an error ends as well
+        await connection.execute(_SET_PAUSED, queue, stored(code), paused)
+        return await _change(connection, kind, code, document, expected, wall, quiet=quiet)
+
+
+async def _change(
     connection: Connection,
     kind: EntryKind,
     code: str,
@@ -71,6 +95,17 @@ async def change(
     return entry
 
 
-async def remove(connection: Connection, kind: EntryKind, code: str) -> None:
-    if not await connection.fetchval("SELECT remove_entry($1, $2)", kind, stored(code)):
-        raise UnknownEntryError(f"there is no {kind} {code}")
+async def remove(connection: Connection, queue: int, kind: EntryKind, code: str) -> None:
+    async with connection.transaction():
+        if kind is EntryKind.SUBSCRIPTION:
+            await connection.execute(_SET_PAUSED, queue, stored(code), True)
+        if not await connection.fetchval("SELECT remove_entry($1, $2)", kind, stored(code)):
+            raise UnknownEntryError(f"there is no {kind} {code}")
+
+
+async def forget_pause(connection: Connection, queue: int, subscription: str) -> None:
+    async with connection.transaction():
+        await connection.execute("SELECT lock_subscriptions(true)")  # nobody adds it meanwhile
+        kept = "SELECT 1 FROM catalog WHERE kind = $1 AND code = $2"
+        if await connection.fetchval(kept, EntryKind.SUBSCRIPTION, stored(subscription)) is None:
+            await connection.execute(_SET_PAUSED, queue, stored(subscription), False)

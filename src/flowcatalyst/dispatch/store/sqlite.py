@@ -231,14 +231,22 @@ class SqliteJobStore:
     async def entries(self, kind: EntryKind) -> list[Entry]:
         return await self._read(partial(catalog.entries, kind=kind))
 
-    async def add(self, kind: EntryKind, code: str, document: str) -> Entry:
-        return await self._change_catalog(partial(catalog.add, kind=kind, code=code, document=document))
+    async def add(self, kind: EntryKind, code: str, document: str, *, paused: bool = False) -> Entry:
+        add = partial(catalog.add, kind=kind, code=code, document=document, paused=paused)
+        return await self._change_catalog(add)
 
     async def change(
-        self, kind: EntryKind, code: str, document: str, revision: int | None = None, *, quiet: bool = False
+        self,
+        kind: EntryKind,
+        code: str,
+        document: str,
+        revision: int | None = None,
+        *,
+        quiet: bool = False,
+        paused: bool | None = None,
     ) -> Entry:
-        change = partial(catalog.change, kind=kind, code=code, document=document, expected=revision, quiet=quiet)
-        return await self._change_catalog(change)
+        change = partial(catalog.change, kind=kind, code=code, document=document, expected=revision)
+        return await self._change_catalog(partial(change, quiet=quiet, paused=paused))
 
     async def remove(self, kind: EntryKind, code: str) -> None:
         await self._change_catalog(partial(catalog.remove, kind=kind, code=code))
@@ -254,6 +262,9 @@ class SqliteJobStore:
 
     async def set_paused(self, subscription: str, *, paused: bool) -> None:
         await self._change(partial(pause.set_paused, subscription=subscription, paused=paused))
+
+    async def forget_pause(self, subscription: str) -> None:
+        await self._change(partial(catalog.forget_pause, subscription=subscription))
 
     async def settle_pauses(self, limit: int) -> int:
         return await self._change(partial(pause.settle, limit=limit))

@@ -53,14 +53,21 @@ _REMOVE: Final = "DELETE FROM catalog WHERE kind = ? AND code = ?"
 
 
 def add(
-    connection: sqlite3.Connection, kind: EntryKind, code: str, document: str, now: float, wall: float
+    connection: sqlite3.Connection,
+    kind: EntryKind,
+    code: str,
+    document: str,
+    now: float,
+    wall: float,
+    *,
+    paused: bool = False,
 ) -> Entry | CodeTakenError:
     if _find(connection, kind, code) is not None:
         return CodeTakenError(f"there is a {kind} {code} already")
     values = {"kind": kind, "code": code, "document": document, "wall": wall}
     values["revision"] = one(connection, _NEXT_REVISION)
     if kind is EntryKind.SUBSCRIPTION:  # another one of its code may have been removed while it was paused
-        set_paused(connection, code, now, wall, paused=False)
+        set_paused(connection, code, now, wall, paused=paused)
     return _entry(connection.execute(_ADD, values).fetchone())
 
 
@@ -74,6 +81,7 @@ def change(
     wall: float,
     *,
     quiet: bool,
+    paused: bool | None = None,
 ) -> Entry | UnknownEntryError | StaleEntryError:
     found = _find(connection, kind, code)
     if found is None:
@@ -82,6 +90,8 @@ def change(
         return StaleEntryError(f"somebody else changed the {kind} {code} meanwhile: look at it again")
     values = {"kind": kind, "code": code, "document": document, "wall": wall}
     values["revision"] = found.revision if quiet else one(connection, _NEXT_REVISION)
+    if paused is not None:
+        set_paused(connection, code, now, wall, paused=paused)
     return _entry(connection.execute(_CHANGE, values).fetchone())
 
 
@@ -91,7 +101,14 @@ def remove(
     if connection.execute(_REMOVE, (kind, code)).rowcount == 0:
         return _unknown(kind, code)
     connection.execute(_NEXT_REVISION).fetchone()
+    if kind is EntryKind.SUBSCRIPTION:
+        set_paused(connection, code, now, wall, paused=True)
     return None
+
+
+def forget_pause(connection: sqlite3.Connection, subscription: str, now: float, wall: float) -> None:
+    if _find(connection, EntryKind.SUBSCRIPTION, subscription) is None:
+        set_paused(connection, subscription, now, wall, paused=False)
 
 
 def _unknown(kind: EntryKind, code: str) -> UnknownEntryError:

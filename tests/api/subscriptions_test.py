@@ -192,6 +192,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "delay": ({"delaySeconds": -1}, "delaySeconds is -1"),
     "age": ({"maxAgeSeconds": 0}, "maxAgeSeconds is 0"),
     "unknown field": ({"dispatchPool": "x"}, "dispatchPool"),
+    "unknown field of an event type": (
+        {"eventTypes": [{"type": "x.y"}]},
+        "`eventTypes[0].type` is not a field here; the fields are eventTypeCode",
+    ),
     "scheme": ({"targetUrl": "file:///etc/passwd"}, "targetUrl"),
     "credentials": ({"targetUrl": "http://a:b@host.example/"}, "targetUrl"),
     "metadata of a cloud": ({"targetUrl": "http://169.254.169.254/latest/meta-data"}, "serves metadata"),

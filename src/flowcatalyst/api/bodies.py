@@ -3,7 +3,8 @@
 Litestar's own decoding would turn "5" into 5 and say less about what is wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -44,18 +45,27 @@ def decode_json(body: bytes, decoder: msgspec.json.Decoder[T], called: str = "th
         raise ProblemError(HTTPStatus.BAD_REQUEST, f"{called} is not valid JSON: {why_not_json(error)}") from None
 
 
-def _fields(body_type: Any) -> dict[str, list[str]]:
-    """The fields of a body, each with what it may be if only certain values will do: an error alone does not say."""
-    fields: dict[str, list[str]] = {}
-    for structure in _alternatives(msgspec.inspect.type_info(body_type)):
-        if isinstance(structure, msgspec.inspect.StructType):
-            for its_field in structure.fields:
-                kinds = _alternatives(its_field.type)
-                fields[its_field.encode_name] = _choices(kinds)
-                entries = [one.item_type for one in kinds if isinstance(one, msgspec.inspect.ListType)]
-                if entries and (choices := _choices(entries)):
-                    fields[f"{its_field.encode_name}[]"] = choices
+@cache
+def _fields(body_type: Any) -> Mapping[str, Sequence[str]]:
+    """The fields of a body and of the objects in it by their paths, each with what it may be if only certain values
+    will do: an error alone does not say."""
+    fields: dict[str, Sequence[str]] = {}
+    _add_fields("", msgspec.inspect.type_info(body_type), fields)
     return fields
+
+
+def _add_fields(path: str, found: msgspec.inspect.Type, fields: dict[str, Sequence[str]]) -> None:
+    kinds = _alternatives(found)
+    if path:
+        fields[path] = _choices(kinds)
+    for kind in kinds:
+        if isinstance(kind, msgspec.inspect.StructType):
+            for one in kind.fields:
+                _add_fields(f"{path}.{one.encode_name}" if path else one.encode_name, one.type, fields)
+        elif isinstance(kind, (msgspec.inspect.ListType, msgspec.inspect.VarTupleType)):
+            _add_fields(f"{path}[]", kind.item_type, fields)
+        elif isinstance(kind, msgspec.inspect.DictType):
+            _add_fields(f"{path}[]", kind.value_type, fields)
 
 
 def _choices(kinds: Sequence[msgspec.inspect.Type]) -> list[str]:

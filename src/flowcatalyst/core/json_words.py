@@ -23,7 +23,7 @@ _GIVEN: Final = {**_WANTED, "int": "a number", "bool": "a boolean"}
 _COMPARED: Final = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 
 _PLACE: Final = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
-_INDEX: Final = re.compile(r"\[\d+\]$")
+_INDEX: Final = re.compile(r"\[(?:\d+|\.\.\.)\]")
 _WRONG_TYPE: Final = re.compile(r"Expected `(?P<wanted>[a-z |]+)`, got `(?P<given>\w+)`")
 _OUT_OF_BOUNDS: Final = re.compile(r"Expected `(?:int|float)` (?P<how><=?|>=?) (?P<bound>[-\d.e+]+)")
 _WRONG_LENGTH: Final = re.compile(r"Expected `(?P<what>str|array)` of length (?P<how><=?|>=?) (?P<bound>\d+)")
@@ -44,18 +44,15 @@ class Fault:
 
 
 def fault_in(error: msgspec.ValidationError, fields: Mapping[str, Collection[str]]) -> Fault:
-    """What a validation error says. `fields` are those there are, each with its choices if it has some; `name[]` are
-    the entries of the list `name`."""
+    """What a validation error says. `fields` are those there are, each with its choices if it has some: `name[]` are
+    the entries of the list `name`, `name.other` is a field of the object `name`."""
     text = str(error)
     place = _PLACE.search(text)
     path, text = (place["path"], text[: place.start()]) if place else ("", text)
     if found := _MISSING.fullmatch(text):
         return Fault(_joined(path, found["name"]), "is missing")
     if found := _UNKNOWN.fullmatch(text):
-        names = [name for name in fields if not name.endswith("[]")]
-        near = nearest(found["name"], names)
-        listed = f"; the fields are {', '.join(names)}" if names else ""
-        meant = listed if near is None else f" (did you mean `{near}`?)"
+        meant = _meant(found["name"], _fields_at(_INDEX.sub("[]", path), fields))
         return Fault(_joined(path, found["name"]), f"is not a field here{meant}")
     return Fault(path, in_words(text, fields.get(_INDEX.sub("[]", path), ())))
 
@@ -93,6 +90,12 @@ def why_not_json(error: Exception) -> str:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def _fields_at(path: str, fields: Collection[str]) -> list[str]:
+    """The names of those of one object, by its path."""
+    names = [name.removeprefix(f"{path}.") for name in fields if not path or name.startswith(f"{path}.")]
+    return [name for name in names if "." not in name and "[" not in name]
 
 
 def _meant(name: str, fields: Collection[str]) -> str:

@@ -10,6 +10,7 @@ import msgspec
 from flowcatalyst.core.spelling import nearest
 
 _LONGEST_VALUE: Final = 60
+_ROUND: Final = 10**15  # larger ones are written with an exponent
 _WANTED: Final = {
     "int": "a whole number",
     "float": "a number",
@@ -76,6 +77,16 @@ def in_words(text: str, choices: Collection[str] = ()) -> str:
         one, many = ("character", "characters") if found["what"] == "str" else ("entry", "entries")
         return f"must have {_COMPARED[found['how']]} {found['bound']} {one if found['bound'] == '1' else many}"
     return f"is wrong: {text}"
+
+
+def in_digits(value: float) -> str:
+    """A number as people write it: 4194303, not 4.1943e+06."""
+    if -_ROUND < value < _ROUND and value == int(value):
+        return str(int(value))
+    try:
+        return f"{value:g}"
+    except OverflowError:  # JSON has whole numbers of any length
+        return "a number of hundreds of digits"
 
 
 def why_not_json(error: Exception) -> str:

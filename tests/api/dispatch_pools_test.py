@@ -74,9 +74,11 @@ async def test_a_pool_of_the_catalog_wins_over_one_of_the_settings_until_it_is_d
     assert (settings["origin"], settings["concurrency"]) == ("CONFIGURATION", 2)
     for answer in (
         await shop.client.put(f"{POOLS}/POOL-LOW", {"code": "POOL-LOW", "concurrency": 1}),
+        await shop.client.request("PATCH", f"{POOLS}/POOL-LOW", json={"concurrency": 1}),
         await shop.client.delete(f"{POOLS}/POOL-LOW"),
+        await shop.client.delete(f"{POOLS}/DEFAULT-POOL"),
     ):
-        answer.assert_problem(404, "there is no dispatch pool POOL-LOW")
+        answer.assert_problem(404, "there is no dispatch pool", "that was made here: it comes from the settings")
     assert (await shop.client.post(POOLS, {"code": "POOL-LOW", "concurrency": 4})).status == 201
     assert limits_of(shop, "POOL-LOW") == PoolLimits(4)
     gone = await shop.client.delete(f"{POOLS}/POOL-LOW")

@@ -129,7 +129,7 @@ class JobState:
     next_attempt_at: float | None = None
     finished_at: float | None = None
     last_error: str = ""
-    position: int | None = None  # in its group, once an attempt was made: who goes first was decided then
+    position: int | None = None  # in its group, once an attempt failed: who goes first was decided then
 
 
 def new_job(asked: NewJob, job_id: str, now: float) -> Job:

@@ -96,6 +96,34 @@ async def test_a_code_is_taken_once(shop: Subscribing) -> None:
     again.assert_problem(409, "subscription orders already")
 
 
+@on_sqlite
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+async def test_what_get_answered_can_be_sent_back(shop: Subscribing, method: str) -> None:
+    await shop.subscribe("orders", **ALL_FIELDS | {"filters": []})
+    before = await shop.shown("orders")
+    path = f"{SUBSCRIPTIONS}/orders"
+    answer = await shop.client.request(method, path, json=before | {"name": "Renamed", "revision": 99_999})
+    assert answer.status == 200, answer.text
+    changing = {"name", "revision", "updatedAt"}
+    assert answer.json["name"] == "Renamed"
+    assert {**answer.json, **dict.fromkeys(changing)} == {**before, **dict.fromkeys(changing)}
+    await shop.send("1", messageGroup="g")  # its secret is the same
+    (await shop.client.request(method, path, json=before | {"revisions": 1})).assert_problem(400, "`revisions` is not")
+
+
+@on_sqlite
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+async def test_neither_code_nor_secret_are_changed_with_the_other_fields(shop: Subscribing, method: str) -> None:
+    await shop.subscribe("orders")
+    path, body = f"{SUBSCRIPTIONS}/orders", shop.body("orders") if method == "PUT" else {}
+    other = await shop.client.request(method, path, json=body | {"code": "other"})
+    other.assert_problem(400, "the code of a subscription stays")
+    secret = await shop.client.request(method, path, json=body | {"secret": secret_of(b"k" * 32)})
+    secret.assert_problem(400, "POST /api/subscriptions/orders/rotate-secret")
+    assert (await shop.client.request(method, path, json=[])).status == 400
+    assert (await shop.client.request(method, path, body=b'{"name": ')).status == 400
+
+
 async def test_a_change_is_in_force_when_its_answer_comes(shop: Subscribing) -> None:
     made = await shop.subscribe("orders", "order.created", headers={"X-A": "1"})
     changed = await shop.change("orders", eventTypes=[{"eventTypeCode": "invoice.*"}], name="Invoices", maxRetries=9)

@@ -15,6 +15,7 @@ from flowcatalyst.api.callable_targets import check_may_be_called
 from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.dispatch.platform import platform_of
+from flowcatalyst.api.dispatch.subscription_bodies import read_edit
 from flowcatalyst.api.dispatch.subscription_views import (
     NewSubscription,
     SubscriptionChange,
@@ -120,11 +121,9 @@ async def get_subscription(app: TheApp, code: Code) -> SubscriptionView:
     operation_class=with_json_body(Subscription, "All of it but the secret"),
 )
 async def replace_subscription(request: Request[Any, Any, Any], app: TheApp, code: Code) -> SubscriptionView:
-    """What is left out is as for a new one. Its code and its secrets stay. Jobs that were made stay as they are."""
-    asked = await read_json(request, _whole)
-    if asked.code != code:
-        detail = f"code is {asked.code[:100]!r} and the path says {code!r}: the code of a subscription stays"
-        raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
+    """What is left out is as for a new one. Its code and its secrets stay. Jobs that were made stay as they are. The
+    fields of an answer that only tell something, such as `revision`, are passed over."""
+    asked = await read_edit(request, _whole, code, with_code=True)
 
     def edit(before: StoredSubscription) -> StoredSubscription:
         return msgspec.structs.replace(before, **plain_fields(asked) | unmasked(asked, before))
@@ -139,8 +138,9 @@ async def replace_subscription(request: Request[Any, Any, Any], app: TheApp, cod
     operation_class=with_json_body(SubscriptionChange, "What to change"),
 )
 async def change_subscription(request: Request[Any, Any, Any], app: TheApp, code: Code) -> SubscriptionView:
-    """What is left out stays as it is. Jobs that were made stay as they are."""
-    asked = await read_json(request, _change)
+    """What is left out stays as it is. Jobs that were made stay as they are. The fields of an answer that only tell
+    something, such as `revision`, are passed over."""
+    asked = await read_edit(request, _change, code, with_code=False)
     given = {name: value for name, value in msgspec.structs.asdict(asked).items() if value is not msgspec.UNSET}
 
     def edit(before: StoredSubscription) -> StoredSubscription:

@@ -8,7 +8,7 @@ import pytest
 
 from flowcatalyst.core.webhook import secret_of
 from tests.api.dispatching import on_sqlite
-from tests.api.subscribing import SUBSCRIPTIONS, Subscribing, subscribing
+from tests.api.subscribing import POOLS, SUBSCRIPTIONS, Subscribing, subscribing
 
 ALL_FIELDS: dict[str, Any] = {
     "name": "Orders of the shop",
@@ -122,6 +122,22 @@ async def test_neither_code_nor_secret_are_changed_with_the_other_fields(shop: S
     secret.assert_problem(400, "POST /api/subscriptions/orders/rotate-secret")
     assert (await shop.client.request(method, path, json=[])).status == 400
     assert (await shop.client.request(method, path, body=b'{"name": ')).status == 400
+
+
+@on_sqlite
+async def test_a_pool_that_there_is_not_is_taken_and_told_of(shop: Subscribing) -> None:
+    made = await shop.subscribe("orders", dispatchPoolCode="TYPO")
+    assert (
+        made["note"] == "There is no pool TYPO here: its jobs go through DEFAULT-POOL, with a warning, until there is."
+    )
+    (listed,) = (await shop.client.get(SUBSCRIPTIONS)).json["items"]
+    assert listed["note"] == made["note"]
+    await shop.send("1")
+    await shop.until_got("orders", "1")
+    assert (await shop.client.post(POOLS, {"code": "TYPO", "concurrency": 1})).status == 201
+    assert (await shop.shown("orders"))["note"] is None
+    assert (await shop.change("orders", dispatchPoolCode="DEFAULT-POOL")).json["note"] is None
+    assert (await shop.act("orders", "rotate-secret")).json["note"] is None
 
 
 async def test_a_change_is_in_force_when_its_answer_comes(shop: Subscribing) -> None:

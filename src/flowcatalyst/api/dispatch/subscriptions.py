@@ -82,7 +82,7 @@ async def create_subscription(request: Request[Any, Any, Any], app: TheApp) -> S
         await pausing.pause(platform.store, asked.code)
     app.audit.record(actor, AuditAction.SUBSCRIPTION_CREATE, f"subscription {asked.code}", in_words(document))
     kept = platform.catalog.subscription(asked.code)
-    return SubscriptionWithSecret.with_secret(platform.catalog, kept, wall, secret)
+    return SubscriptionWithSecret.with_secret(platform.catalog, kept, wall, app.config.pools, secret)
 
 
 @get(SUBSCRIPTIONS, tags=["Subscriptions"], summary="List subscriptions")
@@ -103,7 +103,8 @@ async def list_subscriptions(
         if (cursor is None or code > cursor) and status in (None, catalog.subscriptions[code].document.status)
     )
     shown = list(islice(codes, limit + 1))
-    items = [SubscriptionView.of(catalog, catalog.subscriptions[code], wall) for code in shown[:limit]]
+    pools = app.config.pools
+    items = [SubscriptionView.of(catalog, catalog.subscriptions[code], wall, pools) for code in shown[:limit]]
     return SubscriptionPage(items, shown[limit - 1] if len(shown) > limit else None)
 
 
@@ -213,7 +214,7 @@ def check(app: ServedRouter, asked: Subscription) -> None:
 def shown(app: ServedRouter, code: str) -> SubscriptionView:
     """Raises `UnknownEntryError`."""
     catalog = platform_of(app).catalog
-    return SubscriptionView.of(catalog, catalog.subscription(code), app.clock.wall())
+    return SubscriptionView.of(catalog, catalog.subscription(code), app.clock.wall(), app.config.pools)
 
 
 def in_words(subscription: Subscription) -> str:

@@ -186,6 +186,9 @@ async def test_lists_are_by_code_status_and_page(shop: Subscribing) -> None:
     assert await codes("") == (["a", "b", "c"], None)
     assert await codes("limit=2") == (["a", "b"], "b")
     assert await codes("limit=2&cursor=b") == (["c"], None)
+    assert await codes("cursor=bb") == (["c"], None)  # it was deleted meanwhile
+    assert await codes("cursor=c") == ([], None)
+    (await shop.client.get(f"{SUBSCRIPTIONS}?cursor=zzz")).assert_problem(400, "cursor is 'zzz'")
     assert await codes("status=PAUSED") == (["b"], None)
     assert await codes("limit=1&status=ACTIVE") == (["a"], "a")
 

@@ -99,7 +99,13 @@ _Before = Annotated[
 async def list_events(
     app: TheApp,
     type_: Annotated[
-        str | None, QueryParameter(name="type", max_length=MAX_TYPE_CHARS, description="Only those of this type")
+        str | None,
+        QueryParameter(
+            name="type",
+            max_length=MAX_TYPE_CHARS,
+            description="Only those of this type, which is no pattern",
+            schema_extra={"pattern": r"^[^*]*$"},
+        ),
     ] = None,
     source: Annotated[
         str | None, QueryParameter(max_length=MAX_SOURCE_CHARS, description="Only those of this source")
@@ -139,6 +145,9 @@ async def list_events(
     for what, text in texts.items():
         if "\0" in (text or ""):
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"{what} has a NUL character, which no event has")
+    if "*" in (type_ or ""):
+        detail = f"type is {type_!r}, a pattern, which only subscriptions have: give the whole type of events"
+        raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
     which = EventFilter(
         type_,
         source,

@@ -97,14 +97,18 @@ async def list_subscriptions(
     """By code. No secrets: they are shown only when they are made."""
     catalog, wall = platform_of(app).catalog, app.clock.wall()
     await catalog.ready()
+    known = catalog.subscriptions
+    if cursor is not None and cursor not in known and not any(code > cursor for code in known):
+        detail = f"cursor is {cursor[:100]!r}, which is `next` of no page: no subscription comes after it"
+        raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
     codes = (
         code
-        for code in sorted(catalog.subscriptions)
-        if (cursor is None or code > cursor) and status in (None, catalog.subscriptions[code].document.status)
+        for code in sorted(known)
+        if (cursor is None or code > cursor) and status in (None, known[code].document.status)
     )
     shown = list(islice(codes, limit + 1))
     pools = app.config.pools
-    items = [SubscriptionView.of(catalog, catalog.subscriptions[code], wall, pools) for code in shown[:limit]]
+    items = [SubscriptionView.of(catalog, known[code], wall, pools) for code in shown[:limit]]
     return SubscriptionPage(items, shown[limit - 1] if len(shown) > limit else None)
 
 

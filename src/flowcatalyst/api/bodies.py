@@ -35,10 +35,11 @@ async def read_optional_json(request: Request[Any, Any, Any], decoder: msgspec.j
 
 def decode_json(body: bytes, decoder: msgspec.json.Decoder[T], called: str = "the body") -> T:
     """`called` is what an error calls the whole of it."""
+    body_type: Any = decoder.type
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        fault = fault_in(error, _fields(decoder.type))
+        fault = fault_in(error, _fields(body_type))
         problem = FieldProblem(fault.field, fault.said)
         raise ProblemError(HTTPStatus.BAD_REQUEST, fault.sentence(called), [problem]) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -76,9 +77,11 @@ def _alternatives(found: msgspec.inspect.Type) -> Sequence[msgspec.inspect.Type]
     return found.types if isinstance(found, msgspec.inspect.UnionType) else [found]
 
 
-def require_json_type(request: Request[Any, Any, Any]) -> None:
+def require_json_type(request: Request[Any, Any, Any], *others: str) -> None:
+    """`others` are the types that are read too: the caller looked for them."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         given = f"not {media_type}" if media_type else "and there was none"
-        detail = f"the body has to come with Content-Type: application/json, {given}"
+        types = " or ".join(("application/json", *others))
+        detail = f"the body has to come with Content-Type: {types}, {given}"
         raise ProblemError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)

@@ -215,6 +215,7 @@ async def test_a_router_on_another_machine_gets_its_pools_from_a_platform(tmp_pa
         async with aiohttp.ClientSession(url, headers={"X-API-Key": admin}) as session:
             client = Client(session)
             assert (await client.post(POOLS, ALL_FIELDS)).status == 201
+            made = (await client.post("/api/api-keys", {"name": "router", "scopes": ["admin"]})).json
             address = f"{url.replace('://', f'://{admin}@')}{CONFIG}"
             async with run_router(tmp_path / "router", sync={"config_url": address}) as router:
                 assert router.app.config.pools == shop.running.app.config.pools
@@ -226,6 +227,8 @@ async def test_a_router_on_another_machine_gets_its_pools_from_a_platform(tmp_pa
         async with aiohttp.ClientSession(url, headers={"X-API-Key": reader}) as session:
             (await Client(session).get(CONFIG)).assert_problem(403, "credentials", "admin")
             assert (await Client(session).get(POOLS)).status == 200
+        async with aiohttp.ClientSession(url, headers={"X-API-Key": made["key"]}) as session:
+            assert (await Client(session).get(CONFIG)).status == 200
         (await shop.client.get(CONFIG)).assert_problem(401)
 
 

@@ -12,6 +12,7 @@ import uvloop
 
 from flowcatalyst import __version__
 from flowcatalyst.app.router import App
+from flowcatalyst.app.sealing import lack_of_key
 from flowcatalyst.app.serve import serve
 from flowcatalyst.cli.options import DataDir, Host, Port, SettingsFile
 from flowcatalyst.cli.signals import Signals
@@ -130,6 +131,8 @@ async def _serve(settings: Settings, demo: bool, with_sandbox: bool) -> bool:
                 return True
             raise
         signals.has_started()
+        if settings.platform.enabled and (lack := lack_of_key(settings)):
+            log.warning("secret_key_missing", action="secret_key_missing", problem=f"platform.secret_key {lack}")
         print(f"FlowCatalyst {__version__} {_doing(app)}. API and live page: {listening.url}/", flush=True)
         if unasked := _embedded_too(settings):
             print(f"It reads the embedded queues {', '.join(unasked)} too: embedded.queues = [] leaves them out.")

@@ -21,8 +21,8 @@ def lack_of_key(settings: Settings) -> str | None:
     if platform.database_url is None or platform.secret_key is not None or platform.enabled is False:
         return None
     return (
-        "is not set, though platform.database_url is: subscriptions, whose webhooks are signed, cannot be made; set it "
-        "to what `flowcatalyst secret-key` prints, the same in all processes on the database"
+        "is not set, though platform.database_url is: no secret of a subscription can be kept or read; set it to what "
+        "`flowcatalyst secret-key` prints, the same in all processes on the database"
     )
 
 

@@ -274,7 +274,8 @@ async def test_a_database_of_jobs_is_asked_and_its_password_never_shown(tmp_path
         wrong = env | {"FLOWCATALYST_PLATFORM__DATABASE_URL": server.url.replace(SECRET, f"not-{SECRET}")}
         code, output, errors = await run_cli("check", "--data-dir", tmp_path / "data", env=wrong)
         assert (code, errors) == (2, "")
-        assert "refuses our user or password" in output
+        assert "refuses our user or password: the user is " in output
+        assert "from platform.database_url; set platform.database_url" in output
         assert SECRET not in output
     code, report = await check("--data-dir", tmp_path / "data", env=env)
     [found] = [one for one in report["others"] if one["name"] == "database of jobs"]

@@ -14,6 +14,7 @@ import structlog
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import NotSignedError, QueueUnavailableError, StorageError
 from flowcatalyst.core.message import Severity
+from flowcatalyst.core.outage_log import OutageLog
 from flowcatalyst.core.warnings import WarningCode, WarningSink
 from flowcatalyst.dispatch.catalog_entries import DispatchPool, StoredPool, StoredSubscription
 from flowcatalyst.dispatch.filters import InvalidFilterError
@@ -90,12 +91,14 @@ class Catalog:
 
     async def follow(self) -> None:
         """See what other processes change, for ever."""
+        outage = OutageLog(self._clock, log, "catalog_not_followed", "catalog_followed_again")
         while True:
             try:
                 await self.refresh()
+                outage.succeeded()
                 await self._store.changed(self._seen or 0, FOLLOW_S)
             except (QueueUnavailableError, StorageError) as error:
-                log.warning("catalog_not_followed", action="catalog_not_followed", error=str(error))
+                outage.failed(error)
                 await asyncio.sleep(RETRY_S)
 
     async def refresh(self) -> None:

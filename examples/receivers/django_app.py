@@ -16,9 +16,21 @@ from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_POST
 
-from flowcatalyst.receiver import GroupGuard, SqliteTransactionStore, Verdict, WebhookError, verify
+from flowcatalyst.receiver import (
+    GroupGuard,
+    InvalidSecretError,
+    SqliteTransactionStore,
+    Verdict,
+    WebhookError,
+    check_secrets,
+    verify,
+)
 
-SECRETS = os.environ["WEBHOOK_SECRETS"].split()  # the new one and the old one, while they change
+SECRETS = os.environ.get("WEBHOOK_SECRETS", "").split()  # the new one and the old one, while they change
+try:
+    check_secrets(SECRETS)  # now, and not when the first webhook comes
+except InvalidSecretError as error:
+    sys.exit(f"WEBHOOK_SECRETS: {error}")
 DATABASE = {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ.get("POSITIONS", "positions.db")}
 DATABASE["OPTIONS"] = {"transaction_mode": "IMMEDIATE"}  # check and done see the same
 settings.configure(ROOT_URLCONF=__name__, DATABASES={"default": DATABASE}, ALLOWED_HOSTS=["127.0.0.1"])

@@ -2,7 +2,11 @@
 const express = require("express");
 const { Webhook, WebhookVerificationError } = require("standardwebhooks");
 
-const secrets = process.env.WEBHOOK_SECRETS.split(" "); // the new one and the old one, while they change
+const secrets = (process.env.WEBHOOK_SECRETS ?? "").split(/\s+/).filter(Boolean); // new and old, while they change
+if (!secrets.length || !secrets.every((one) => /^whsec_[A-Za-z0-9+/]{32,}=*$/.test(one))) {
+  console.error("WEBHOOK_SECRETS: give the secret of your subscription, whsec_...; several with a space between them");
+  process.exit(1);
+}
 const groups = new Map(); // keep this in your database: after a restart each group begins with a gap
 const handled = [];
 

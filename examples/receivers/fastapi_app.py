@@ -1,15 +1,28 @@
 """A receiver of webhooks with FastAPI. See README.md for how to run it."""
 
 import os
+import sys
 
 import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from flowcatalyst.receiver import GroupGuard, SqliteGuardStore, Verdict, WebhookError, verify
+from flowcatalyst.receiver import (
+    GroupGuard,
+    InvalidSecretError,
+    SqliteGuardStore,
+    Verdict,
+    WebhookError,
+    check_secrets,
+    verify,
+)
 
-SECRETS = os.environ["WEBHOOK_SECRETS"].split()  # the new one and the old one, while they change
+SECRETS = os.environ.get("WEBHOOK_SECRETS", "").split()  # the new one and the old one, while they change
+try:
+    check_secrets(SECRETS)  # now, and not when the first webhook comes
+except InvalidSecretError as error:
+    sys.exit(f"WEBHOOK_SECRETS: {error}")
 guard = GroupGuard(SqliteGuardStore(os.environ.get("POSITIONS", "positions.db")))
 handled: list[str] = []
 app = FastAPI()

@@ -1,12 +1,25 @@
 """A receiver of webhooks with Flask. See README.md for how to run it."""
 
 import os
+import sys
 
 from flask import Flask, request
 
-from flowcatalyst.receiver import GroupGuard, SqliteGuardStore, Verdict, WebhookError, verify
+from flowcatalyst.receiver import (
+    GroupGuard,
+    InvalidSecretError,
+    SqliteGuardStore,
+    Verdict,
+    WebhookError,
+    check_secrets,
+    verify,
+)
 
-SECRETS = os.environ["WEBHOOK_SECRETS"].split()  # the new one and the old one, while they change
+SECRETS = os.environ.get("WEBHOOK_SECRETS", "").split()  # the new one and the old one, while they change
+try:
+    check_secrets(SECRETS)  # now, and not when the first webhook comes
+except InvalidSecretError as error:
+    sys.exit(f"WEBHOOK_SECRETS: {error}")
 guard = GroupGuard(SqliteGuardStore(os.environ.get("POSITIONS", "positions.db")))
 handled: list[str] = []
 app = Flask(__name__)

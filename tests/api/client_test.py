@@ -19,6 +19,7 @@ from flowcatalyst.client import (
     AsyncClient,
     Client,
     ClientError,
+    Event,
     Job,
     RefusedError,
     UnavailableError,
@@ -26,6 +27,7 @@ from flowcatalyst.client import (
 )
 from flowcatalyst.client import client as client_module
 from flowcatalyst.core.credentials import hash_key
+from flowcatalyst.dispatch.event import NewEvent
 from flowcatalyst.dispatch.job import NewJob
 from tests.api.dispatching import JOBS, Dispatching, on_sqlite
 from tests.api.running import run_router
@@ -287,6 +289,57 @@ def test_a_key_that_cannot_stand_in_a_header_is_refused_at_once() -> None:
         Client("http://127.0.0.1", api_key="a\r\nb")
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"timeout_s": 0}, "timeout_s has to be a number of seconds above 0, not 0"),
+        ({"timeout_s": -1.0}, "timeout_s has to be"),
+        ({"timeout_s": float("inf")}, "timeout_s has to be"),
+        ({"timeout_s": float("nan")}, "timeout_s has to be"),
+        ({"retries": -1}, "retries has to be 0 or more, not -1"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_at_once(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        Client("http://127.0.0.1", **options)
+
+
+async def test_what_is_no_event_or_no_list_of_them_is_told_in_a_sentence() -> None:
+    odd: Any = "x"
+    async with AsyncClient("http://127.0.0.1:9") as client:
+        with pytest.raises(TypeError, match=r"^the event has to be a dict of its fields, not str$"):
+            await client.publish_event(odd)
+        with pytest.raises(TypeError, match=r"^the job has to be a dict of its fields, not str$"):
+            await client.publish_jobs(odd)
+        odd = {"type": "a", "source": "b"}
+        with pytest.raises(TypeError, match=r"^publish_events takes a list: publish_event takes one event$"):
+            await client.publish_events(odd)
+
+
+async def test_a_time_without_a_zone_is_refused_in_a_sentence() -> None:
+    with pytest.raises(ValueError, match=r"^the time 2026-01-02 03:04:05 has no zone: give it one"):
+        await in_thread(
+            "http://127.0.0.1:9", lambda client: client.publish_event({"time": datetime(2026, 1, 2, 3, 4, 5)})
+        )
+
+
+async def test_one_who_is_closed_publishes_nothing_more() -> None:
+    async with raw_server(always(MADE)) as server:
+        client = AsyncClient(server.url(""))
+        await client.close()
+        with pytest.raises(UnavailableError, match="the client is closed") as failed:
+            await client.publish_event({"type": "a"})
+        assert [one["type"] for one in failed.value.unsent] == ["a"]
+        assert server.requests == []
+
+
+async def test_an_event_with_an_id_has_a_key_and_gets_no_other() -> None:
+    event = {"type": "order.created", "source": "shop", "id": "o-1"}
+    async with raw_server(always(MADE)) as server:
+        await in_thread(server, lambda client: client.publish_event(event))
+        assert msgspec.json.decode(server.requests[0].body) == event
+
+
 @given(sizes=st.lists(st.integers(1, 700_000), max_size=12))
 def test_batches_keep_the_order_and_the_limits(sizes: list[int]) -> None:
     items = [bytes(size) for size in sizes]
@@ -300,7 +353,8 @@ def test_a_batch_has_as_many_items_as_the_platform_takes() -> None:
     assert [len(one) for one in client_module._batches([b""] * 2001)] == [MAX_JOBS, MAX_JOBS, 1]
 
 
-def test_the_fields_of_a_job_are_those_of_the_platform() -> None:
-    fields = {one.encode_name: one.required for one in msgspec.structs.fields(NewJob)}
-    assert set(Job.__annotations__) == set(fields)
-    assert Job.__required_keys__ == {name for name, required in fields.items() if required}
+@pytest.mark.parametrize(("form", "of_platform"), [(Job, NewJob), (Event, NewEvent)])
+def test_the_fields_of_what_is_published_are_those_of_the_platform(form: Any, of_platform: Any) -> None:
+    fields = {one.encode_name: one.required for one in msgspec.structs.fields(of_platform)}
+    assert set(form.__annotations__) == set(fields)
+    assert form.__required_keys__ == {name for name, required in fields.items() if required}

@@ -150,6 +150,13 @@ async def test_to_act_on_everything_has_to_be_said(jobs: Dispatching) -> None:
         ("retry", {"filter": {"status": "PENDING"}}, "not for jobs that are PENDING, only ERROR"),
         ("cancel", {"filter": {"status": "COMPLETED"}}, "not for jobs that are COMPLETED"),
         ("cancel", {"filter": {"statuss": "ERROR"}}, "statuss"),
+        ("cancel", {"filter": {"messagegroup": "g"}}, "did you mean `messageGroup`?"),
+        ("cancel", {"filter": {"status": "X"}}, "`filter.status` must be one of PENDING, QUEUED, "),
+        (
+            "change",
+            {"all": True, "change": {"foo": 1}},
+            "the fields are mode, targetUrl, payload, contentType, headers",
+        ),
         ("cancel", {"filter": {"code": "\0"}}, "code has a NUL character"),
         ("cancel", {"filter": {"metadata": {"a": {"b": 1}}}}, "metadata"),
         ("cancel", {"filter": {"metadata": {f"k{number}": "v" for number in range(11)}}}, "metadata has 11 pairs"),

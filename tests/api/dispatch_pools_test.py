@@ -74,9 +74,11 @@ async def test_a_pool_of_the_catalog_wins_over_one_of_the_settings_until_it_is_d
     assert (settings["origin"], settings["concurrency"]) == ("CONFIGURATION", 2)
     for answer in (
         await shop.client.put(f"{POOLS}/POOL-LOW", {"code": "POOL-LOW", "concurrency": 1}),
+        await shop.client.request("PATCH", f"{POOLS}/POOL-LOW", json={"concurrency": 1}),
         await shop.client.delete(f"{POOLS}/POOL-LOW"),
+        await shop.client.delete(f"{POOLS}/DEFAULT-POOL"),
     ):
-        answer.assert_problem(404, "there is no dispatch pool POOL-LOW")
+        answer.assert_problem(404, "there is no dispatch pool", "that was made here: it comes from the settings")
     assert (await shop.client.post(POOLS, {"code": "POOL-LOW", "concurrency": 4})).status == 201
     assert limits_of(shop, "POOL-LOW") == PoolLimits(4)
     gone = await shop.client.delete(f"{POOLS}/POOL-LOW")
@@ -213,6 +215,7 @@ async def test_a_router_on_another_machine_gets_its_pools_from_a_platform(tmp_pa
         async with aiohttp.ClientSession(url, headers={"X-API-Key": admin}) as session:
             client = Client(session)
             assert (await client.post(POOLS, ALL_FIELDS)).status == 201
+            made = (await client.post("/api/api-keys", {"name": "router", "scopes": ["admin"]})).json
             address = f"{url.replace('://', f'://{admin}@')}{CONFIG}"
             async with run_router(tmp_path / "router", sync={"config_url": address}) as router:
                 assert router.app.config.pools == shop.running.app.config.pools
@@ -224,6 +227,8 @@ async def test_a_router_on_another_machine_gets_its_pools_from_a_platform(tmp_pa
         async with aiohttp.ClientSession(url, headers={"X-API-Key": reader}) as session:
             (await Client(session).get(CONFIG)).assert_problem(403, "credentials", "admin")
             assert (await Client(session).get(POOLS)).status == 200
+        async with aiohttp.ClientSession(url, headers={"X-API-Key": made["key"]}) as session:
+            assert (await Client(session).get(CONFIG)).status == 200
         (await shop.client.get(CONFIG)).assert_problem(401)
 
 

@@ -183,7 +183,8 @@ async def test_cloud_events_in_the_wrong_place_or_form_are_told_where_to_go(shop
     for path, media_type, words in (
         (EVENTS, batched, "/api/events/batch"),
         (BATCH, structured, "/api/events"),
-        (EVENTS, "text/plain", "application/json"),
+        (EVENTS, "text/plain", f"application/json or {structured}, not text/plain"),
+        (BATCH, "text/plain", f"application/json or {batched}, not text/plain"),
     ):
         answer = await shop.client.request("POST", path, body=b"[]", headers={"Content-Type": media_type})
         answer.assert_problem(415, words)
@@ -228,6 +229,7 @@ async def test_lists_are_newest_first_by_filter_and_page(shop: Subscribing) -> N
         cursor = f"&cursor={page['next']}"
     assert [one for page in pages for one in page] == ["d5", "d4", "d3", "d2", "d1", "d0"]
     assert all(len(page) <= 2 for page in pages)
+    (await shop.client.get(f"{EVENTS}?type=a.*")).assert_problem(400, "type is 'a.*', a pattern", "only subscriptions")
     (await shop.client.get(f"{EVENTS}?kind=x")).assert_problem(400, "kind")
     (await shop.client.get(f"{EVENTS}?from=yesterday")).assert_problem(400, "from")
 

@@ -28,7 +28,14 @@ async def test_a_paused_subscription_keeps_what_comes_and_sends_it_in_order_when
     await shop.until_got("others", *"1234")
     await shop.until_done("others")
     assert shop.subscriber.names("orders") == ["1"]
-    assert len(await shop.unfinished("orders")) == 3
+    waiting = await shop.unfinished("orders")
+    assert len(waiting) == 3
+    for job in waiting:
+        whole = (await shop.client.get(f"/api/dispatch-jobs/{job['id']}")).json
+        assert (whole["waiting"]["kind"], whole["waitsFor"]) == (
+            "RESUME",
+            "Its subscription orders is paused: resume it.",
+        )
     resumed = await shop.act("orders", "resume")
     assert (resumed.status, resumed.json["status"]) == (200, "ACTIVE")
     await shop.until_got("orders", *"1234")

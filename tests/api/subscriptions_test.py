@@ -8,7 +8,7 @@ import pytest
 
 from flowcatalyst.core.webhook import secret_of
 from tests.api.dispatching import on_sqlite
-from tests.api.subscribing import SUBSCRIPTIONS, Subscribing, subscribing
+from tests.api.subscribing import POOLS, SUBSCRIPTIONS, Subscribing, subscribing
 
 ALL_FIELDS: dict[str, Any] = {
     "name": "Orders of the shop",
@@ -96,6 +96,50 @@ async def test_a_code_is_taken_once(shop: Subscribing) -> None:
     again.assert_problem(409, "subscription orders already")
 
 
+@on_sqlite
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+async def test_what_get_answered_can_be_sent_back(shop: Subscribing, method: str) -> None:
+    await shop.subscribe("orders", **ALL_FIELDS | {"filters": []})
+    before = await shop.shown("orders")
+    path = f"{SUBSCRIPTIONS}/orders"
+    answer = await shop.client.request(method, path, json=before | {"name": "Renamed", "revision": 99_999})
+    assert answer.status == 200, answer.text
+    changing = {"name", "revision", "updatedAt"}
+    assert answer.json["name"] == "Renamed"
+    assert {**answer.json, **dict.fromkeys(changing)} == {**before, **dict.fromkeys(changing)}
+    await shop.send("1", messageGroup="g")  # its secret is the same
+    (await shop.client.request(method, path, json=before | {"revisions": 1})).assert_problem(400, "`revisions` is not")
+
+
+@on_sqlite
+@pytest.mark.parametrize("method", ["PUT", "PATCH"])
+async def test_neither_code_nor_secret_are_changed_with_the_other_fields(shop: Subscribing, method: str) -> None:
+    await shop.subscribe("orders")
+    path, body = f"{SUBSCRIPTIONS}/orders", shop.body("orders") if method == "PUT" else {}
+    other = await shop.client.request(method, path, json=body | {"code": "other"})
+    other.assert_problem(400, "the code of a subscription stays")
+    secret = await shop.client.request(method, path, json=body | {"secret": secret_of(b"k" * 32)})
+    secret.assert_problem(400, "POST /api/subscriptions/orders/rotate-secret")
+    assert (await shop.client.request(method, path, json=[])).status == 400
+    assert (await shop.client.request(method, path, body=b'{"name": ')).status == 400
+
+
+@on_sqlite
+async def test_a_pool_that_there_is_not_is_taken_and_told_of(shop: Subscribing) -> None:
+    made = await shop.subscribe("orders", dispatchPoolCode="TYPO")
+    assert (
+        made["note"] == "There is no pool TYPO here: its jobs go through DEFAULT-POOL, with a warning, until there is."
+    )
+    (listed,) = (await shop.client.get(SUBSCRIPTIONS)).json["items"]
+    assert listed["note"] == made["note"]
+    await shop.send("1")
+    await shop.until_got("orders", "1")
+    assert (await shop.client.post(POOLS, {"code": "TYPO", "concurrency": 1})).status == 201
+    assert (await shop.shown("orders"))["note"] is None
+    assert (await shop.change("orders", dispatchPoolCode="DEFAULT-POOL")).json["note"] is None
+    assert (await shop.act("orders", "rotate-secret")).json["note"] is None
+
+
 async def test_a_change_is_in_force_when_its_answer_comes(shop: Subscribing) -> None:
     made = await shop.subscribe("orders", "order.created", headers={"X-A": "1"})
     changed = await shop.change("orders", eventTypes=[{"eventTypeCode": "invoice.*"}], name="Invoices", maxRetries=9)
@@ -142,6 +186,9 @@ async def test_lists_are_by_code_status_and_page(shop: Subscribing) -> None:
     assert await codes("") == (["a", "b", "c"], None)
     assert await codes("limit=2") == (["a", "b"], "b")
     assert await codes("limit=2&cursor=b") == (["c"], None)
+    assert await codes("cursor=bb") == (["c"], None)  # it was deleted meanwhile
+    assert await codes("cursor=c") == ([], None)
+    (await shop.client.get(f"{SUBSCRIPTIONS}?cursor=zzz")).assert_problem(400, "cursor is 'zzz'")
     assert await codes("status=PAUSED") == (["b"], None)
     assert await codes("limit=1&status=ACTIVE") == (["a"], "a")
 
@@ -185,13 +232,20 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "signature": ({"headers": {"Webhook-Signature": "v1,x"}}, "part of the signature"),
     "name": ({"name": EVIL}, "name is empty, or has characters that cannot be printed"),
     "mode": ({"mode": "SOMETIMES"}, "mode"),
-    "sequence": ({"sequence": -1}, "sequence is -1"),
-    "timeout": ({"timeoutSeconds": 1e9}, "timeoutSeconds is 1e+09"),
+    "sequence": ({"sequence": -1}, "sequence is -1, which is not between 0 and 4194303"),
+    "late sequence": ({"sequence": 4194304}, "sequence is 4194304, which"),
+    "endless sequence": ({"sequence": 10**400}, "sequence is a number of hundreds of digits, which"),
+    "timeout": ({"timeoutSeconds": 1e9}, "timeoutSeconds is 1000000000"),
     "retries": ({"maxRetries": -1}, "maxRetries is -1"),
-    "delays": ({"retryDelaysSeconds": [-1]}, "retryDelaysSeconds is -1"),
-    "delay": ({"delaySeconds": -1}, "delaySeconds is -1"),
-    "age": ({"maxAgeSeconds": 0}, "maxAgeSeconds is 0"),
+    "delays": ({"retryDelaysSeconds": [-1]}, "retryDelaysSeconds is -1, which is not between 0 and 2592000"),
+    "delay": ({"delaySeconds": -1}, "delaySeconds is -1, not between 0 and 2592000"),
+    "long delay": ({"delaySeconds": 1e300}, "delaySeconds is 1e+300"),
+    "age": ({"maxAgeSeconds": 0}, "maxAgeSeconds is 0: it has to be more than delaySeconds (0) and at most 31536000"),
     "unknown field": ({"dispatchPool": "x"}, "dispatchPool"),
+    "unknown field of an event type": (
+        {"eventTypes": [{"type": "x.y"}]},
+        "`eventTypes[0].type` is not a field here; the fields are eventTypeCode",
+    ),
     "scheme": ({"targetUrl": "file:///etc/passwd"}, "targetUrl"),
     "credentials": ({"targetUrl": "http://a:b@host.example/"}, "targetUrl"),
     "metadata of a cloud": ({"targetUrl": "http://169.254.169.254/latest/meta-data"}, "serves metadata"),

@@ -190,6 +190,7 @@ async def test_secret_key_prints_a_new_key_that_the_settings_take() -> None:
     (key,) = output.splitlines()
     assert len(read_secret_keys(key)) == 1
     assert (await run_cli("secret-key"))[1] != output
+    assert 0 < errors.find("OLD,NEW first") < errors.find("then NEW,OLD")  # as the manual: nobody meets an unknown key
 
 
 async def test_a_wrong_key_of_secrets_is_refused_in_one_sentence_that_does_not_repeat_it(tmp_path: Path) -> None:

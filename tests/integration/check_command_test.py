@@ -13,6 +13,7 @@ import pytest
 from flowcatalyst.control.settings import Settings
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.credentials import hash_key
+from flowcatalyst.dispatch.sealing import new_secret_key
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.queues.embedded.store import EmbeddedStore
 from flowcatalyst.queues.factory import QueueFactory
@@ -278,12 +279,43 @@ async def test_a_database_of_jobs_is_asked_and_its_password_never_shown(tmp_path
         wrong = env | {"FLOWCATALYST_PLATFORM__DATABASE_URL": server.url.replace(SECRET, f"not-{SECRET}")}
         code, output, errors = await run_cli("check", "--port", 0, "--data-dir", tmp_path / "data", env=wrong)
         assert (code, errors) == (2, "")
-        assert "refuses our user or password" in output
+        assert "refuses our user or password: the user is " in output
+        assert "from platform.database_url; set platform.database_url" in output
         assert SECRET not in output
     code, report = await check("--data-dir", tmp_path / "data", env=env)
     [found] = [one for one in report["others"] if one["name"] == "database of jobs"]
     assert (code, found["ok"]) == (1, False)
     assert "cannot be reached: connection refused" in found["said"]
+
+
+async def test_a_database_of_jobs_is_asked_unless_the_platform_is_off(tmp_path: Path) -> None:
+    env = {"FLOWCATALYST_PLATFORM__DATABASE_URL": f"postgresql://u:p@127.0.0.1:{free_port()}/jobs"}
+    code, report = await check("--data-dir", tmp_path / "data", env=env)
+    assert (code, [one["name"] for one in report["others"] if not one["ok"]]) == (1, ["database of jobs"])
+    code, report = await check("--data-dir", tmp_path / "data", env=env | {"FLOWCATALYST_PLATFORM__ENABLED": "false"})
+    assert (code, [one["name"] for one in report["others"]]) == (0, ["data folder"])
+    (tmp_path / "asyncpg.py").write_text("raise ModuleNotFoundError('it is not installed', name='asyncpg')")
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    code, report = await check("--data-dir", tmp_path / "data", env=env | {"PYTHONPATH": path})
+    [found] = [one for one in report["others"] if one["name"] == "database of jobs"]
+    assert code == 2
+    assert found["said"].startswith("platform.database_url needs the package asyncpg")
+
+
+async def test_a_database_of_jobs_without_a_key_of_secrets_is_a_warning_also_at_the_start(tmp_path: Path) -> None:
+    url = f"postgresql://u:p@127.0.0.1:{free_port()}/jobs"
+    env = {"FLOWCATALYST_PLATFORM__DATABASE_URL": url, "FLOWCATALYST_LOG__FORMAT": "json"}
+    _, report = await check("--data-dir", tmp_path / "data", env=env)
+    [found] = [one for one in report["others"] if one["name"] == "key of secrets"]
+    assert (found["ok"], found["warning"]) == (True, True)
+    async with router_process(tmp_path, command=("platform",), env=env) as platform:
+        await platform.terminate()
+        said = [json.loads(line) for line in platform.log.read_text().splitlines()]
+    [warned] = [line for line in said if line["action"] == "secret_key_missing"]
+    assert warned["problem"] == f"{found['where']} {found['said']}"
+    given = env | {"FLOWCATALYST_PLATFORM__SECRET_KEY": new_secret_key()}
+    _, report = await check("--data-dir", tmp_path / "data", env=given)
+    assert "key of secrets" not in [one["name"] for one in report["others"]]
 
 
 @pytest.mark.parametrize("command", ["check", "up"])

@@ -1,6 +1,7 @@
 """The receivers in examples/, each as a process of its own, and what they make of webhooks that a sender may send."""
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -88,6 +89,23 @@ class Group:
 @pytest.fixture
 def group() -> Group:
     return Group()
+
+
+@pytest.mark.parametrize("secrets", ["", "hunter2"])
+@pytest.mark.parametrize("app", APPS)
+def test_one_without_a_secret_that_can_be_one_says_so_and_does_not_start(app: str, secrets: str) -> None:
+    path = EXAMPLES / app
+    command = node_command(path) if path.suffix == ".js" else [sys.executable, str(path)]
+    ended = subprocess.run(
+        ["env", "PORT=0", f"WEBHOOK_SECRETS={secrets}", *command],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("WEBHOOK_SECRETS: ")
+    assert ended.stderr.count("\n") == 1
 
 
 def test_webhooks_in_order_are_handled_each_once(receiver: Receiver, group: Group) -> None:

@@ -86,3 +86,13 @@ async def test_a_platform_that_is_not_there_is_named() -> None:
     code, output, errors = await run_cli("keys", "list", "--url", "http://ann:s3cret@127.0.0.1")
     assert (code, output) == (2, "")
     assert "s3cret" not in errors
+
+
+async def test_where_nobody_is_asked_for_a_key_whoever_makes_one_is_told(tmp_path: Path, router: RouterProcess) -> None:
+    said = "asks nobody for keys (auth.mode is none)"
+    (folder := tmp_path / "open").mkdir()
+    async with router_process(folder) as opened:
+        code, output, errors = await keys(opened, "create", "shop", "--scope", "read")
+    assert (code, len(output.splitlines())) == (0, 2)
+    assert said in errors
+    assert said not in (await keys(router, "create", "shop", "--scope", "read"))[2]

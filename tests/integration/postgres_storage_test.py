@@ -59,7 +59,8 @@ async def sentence(database: Database, kind: type[StorageError] = StorageError) 
 async def test_what_is_wrong_is_said_in_one_sentence(bench: Bench) -> None:
     place = f"PostgreSQL at 127.0.0.1:{bench.server.port}"
     wrong = await sentence(bench.database(password=f"{PASSWORD}-wrong"))
-    assert wrong == f"{place} refuses our user or password: set postgres.user and postgres.password"
+    who = "the user is postgres, from postgres.user; set postgres.user and postgres.password"
+    assert wrong == f"{place} refuses our user or password: {who}"
     assert await sentence(bench.database(database="shop")) == f"{place} has no database shop: create it first"
     nobody = free_port()
     away = await sentence(bench.database(hosts=(("127.0.0.1", nobody),)), StorageUnavailableError)

@@ -100,9 +100,10 @@ def _() -> None:
 def _() -> None:
     @instead_of(catalog_rows, "add")
     def add(original: Any, connection: Connection, *args: Any, **options: Any) -> Any:
-        paused = connection.execute("SELECT * FROM paused_subscriptions").fetchall()
+        before = connection.execute("SELECT * FROM paused_subscriptions").fetchall()
         added = original(connection, *args, **options)
-        connection.executemany("INSERT OR REPLACE INTO paused_subscriptions VALUES (?, ?, ?)", paused)
+        connection.execute("DELETE FROM paused_subscriptions")
+        connection.executemany("INSERT INTO paused_subscriptions VALUES (?, ?, ?)", before)
         return added
 
 
@@ -151,24 +152,22 @@ def _() -> None:
 
 @BUGS.add("a pause recalls nothing that is in hand")
 def _() -> None:
-    @instead_of(pausing, "hold_back")
-    async def hold_back(original: Any, store: Any, code: str) -> None:
+    @instead_of(pausing, "carry_out")
+    async def carry_out(original: Any, store: Any, code: str) -> None:
         await pausing.settle(store)
 
 
 @BUGS.add("a resume is only written down in the catalog")
 def _() -> None:
     @instead_of(catalog_rows, "change")
-    def change(original: Any, connection: Connection, *args: Any, paused: bool | None, **options: Any) -> Any:
-        return original(connection, *args, paused=paused or None, **options)
+    def change(original: Any, *args: Any, paused: bool | None = None, **options: Any) -> Any:
+        return original(*args, paused=paused or None, **options)
 
 
 @BUGS.add("a subscription is paused or resumed in the catalog first, and in the store a moment later")
 def _() -> None:
     @instead_of(SqliteJobStore, "change")
-    async def change(
-        original: Any, self: Any, kind: Any, code: str, *args: Any, paused: Any = None, **more: Any
-    ) -> Any:
+    async def change(original: Any, self: Any, kind: Any, code: str, *args: Any, paused: Any, **more: Any) -> Any:
         entry = await original(self, kind, code, *args, **more)
         if paused is not None:
             await self.set_paused(code, paused=paused)

@@ -49,13 +49,20 @@ class Store:
         self.read += 1
         return [entry for (one, _), entry in sorted(self.kept.items()) if one is kind]
 
-    async def add(self, kind: EntryKind, code: str, document: str) -> Entry:
+    async def add(self, kind: EntryKind, code: str, document: str, *, paused: bool = False) -> Entry:
         if (kind, code) in self.kept:
             raise CodeTakenError
         return await self._keep(Entry(kind, code, document, 0, 1.0, 1.0))
 
     async def change(
-        self, kind: EntryKind, code: str, document: str, revision: int | None = None, *, quiet: bool = False
+        self,
+        kind: EntryKind,
+        code: str,
+        document: str,
+        revision: int | None = None,
+        *,
+        quiet: bool = False,
+        paused: bool | None = None,
     ) -> Entry:
         if (found := self.kept.get((kind, code))) is None:
             raise UnknownEntryError

@@ -143,6 +143,7 @@ def with_(**more: Any) -> bytes:
         (with_(data_base64=5), "data_base64 must be text"),
         (with_(data_base64="aGk=", data=1), "data and dataBase64 are both there"),
         (with_(Tenant="a"), "extensions has 'Tenant', which is no name"),
+        (with_(messageGroup="g"), "'messageGroup' is no attribute of a CloudEvent: it is written 'messagegroup'"),
         (with_(type="a b"), "no event type"),
     ],
 )

@@ -100,3 +100,42 @@ def test_a_job_that_left_its_group_does_not_wait_for_it_to_be_released() -> None
     found = explain(alone, None, HELD, None, NOW)
     assert found is not None
     assert found.kind is WaitsFor.ROUTER
+
+
+def of_subscription(one: JobState) -> JobState:
+    return replace(one, job=replace(one.job, subscription="t1"))
+
+
+@pytest.mark.parametrize(
+    ("job", "place", "group"),
+    [
+        (state(), None, None),
+        (RETRIED, None, None),
+        (SCHEDULED, None, None),
+        (state(), Place(1, of_subscription(RETRIED)), HELD),
+    ],
+)
+def test_a_job_of_a_paused_subscription_waits_for_it_to_be_resumed(
+    job: JobState, place: Place | None, group: GroupState | None
+) -> None:
+    found = explain(of_subscription(job), place, group, None, NOW, {"t1"})
+    assert found is not None
+    assert (found.kind, found.sentence) == (WaitsFor.RESUME, "Its subscription t1 is paused: resume it.")
+    going_on = explain(of_subscription(job), place, group, None, NOW, {"t2"})
+    assert going_on is not None
+    assert going_on.kind is not WaitsFor.RESUME
+
+
+def test_a_job_behind_one_of_a_paused_subscription_waits_for_that_to_be_resumed() -> None:
+    found = explain(state(), Place(1, of_subscription(state(name="head"))), None, None, NOW, {"t1"})
+    assert found is not None
+    assert (found.kind, found.job_id) == (WaitsFor.RESUME, "head")
+    assert found.sentence.endswith("job head, the first of its group, whose subscription t1 is paused: resume it.")
+
+
+def test_what_is_in_flight_or_parked_does_not_wait_for_a_pause_to_end() -> None:
+    in_flight = explain(of_subscription(state()), None, None, Wait("x", under_way=True), NOW, {"t1"})
+    parked = explain(of_subscription(PARKED), None, None, None, NOW, {"t1"})
+    assert in_flight is not None
+    assert parked is not None
+    assert (in_flight.kind, parked.kind) == (WaitsFor.ANSWER, WaitsFor.PERSON)

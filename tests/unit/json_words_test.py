@@ -26,7 +26,7 @@ class Thing(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
     parts: Annotated[list[Inner], msgspec.Meta(min_length=1)] | None = None
 
 
-FIELDS: dict[str, list[str]] = {"name": [], "share": [], "colour": [*Colour], "parts": []}
+FIELDS: dict[str, list[str]] = {"name": [], "share": [], "colour": [*Colour], "parts": [], "parts[].hitPoints": []}
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,11 @@ FIELDS: dict[str, list[str]] = {"name": [], "share": [], "colour": [*Colour], "p
         ({"name": "a", "parts": []}, "`parts` must have at least 1 entry"),
         ({"name": "a", "parts": {}}, "`parts` must be a list or null, not an object"),
         ({"name": "a", "parts": [{"hitPoints": 1.5}]}, "`parts[0].hitPoints` must be a whole number, not one with a"),
-        ({"name": "a", "parts": [{"hits": 1}]}, "`parts[0].hits` is not a field here"),
+        (
+            {"name": "a", "parts": [{"hit_point": 1}]},
+            "`parts[0].hit_point` is not a field here (did you mean `hitPoints`?)",
+        ),
+        ({"name": "a", "parts": [{"x": 1}]}, "`parts[0].x` is not a field here; the fields are hitPoints"),
         ({"name": "a", "Color": "red"}, "`Color` is not a field here (did you mean `colour`?)"),
         ({"name": "a", "x": 1}, "`x` is not a field here; the fields are name, share, colour, parts"),
         ([], "it must be an object, not a list"),
@@ -57,6 +61,7 @@ def test_a_fault_is_said_in_the_words_of_json(document: Any, said: str) -> None:
         msgspec.json.decode(msgspec.json.encode(document), type=Thing)
     sentence = fault_in(caught.value, FIELDS).sentence("it")
     assert sentence.startswith(said)
+    assert "[]" not in sentence
     assert "Expected" not in sentence
 
 

@@ -47,6 +47,10 @@ def test_a_route_that_nobody_thought_of_is_for_admins() -> None:
     assert scope_of("HEAD", "/api/events") is Scope.READ
 
 
+def test_the_addresses_of_queues_are_for_admins_because_they_hold_credentials() -> None:
+    assert scope_of("GET", "/api/config/router") is Scope.ADMIN
+
+
 @pytest.mark.parametrize(
     ("scopes", "may"),
     [

@@ -7,7 +7,7 @@ import pytest
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.core.errors import NotSignedError
 from flowcatalyst.core.message import Delivery
-from flowcatalyst.dispatch.stamp import JobStamp, LeasedGroup, SecretsOf, no_secrets
+from flowcatalyst.dispatch.stamp import JobStamp, LeasedGroup, LeasedGroups, SecretsOf, no_secrets
 from flowcatalyst.http.signing import new_secret
 from flowcatalyst.receiver import Webhook, verify
 from tests.support.http_servers import always, raw_server, reply
@@ -55,6 +55,20 @@ async def test_the_jobs_of_a_lease_know_what_was_delivered_of_it() -> None:
     assert second.lines(job(1, second, position=4), BODY, 0.0) == (
         "X-FlowCatalyst-Group-Seq: 4\r\nX-FlowCatalyst-Group-Prev: 3\r\n"
     )
+
+
+async def test_a_job_that_is_leased_for_itself_knows_what_is_delivered_of_its_group_meanwhile() -> None:
+    groups = LeasedGroups()
+    ordered = job(1, JobStamp(groups.of("g", 4), None, no_secrets), position=5)
+    late = JobStamp(groups.of("g", 4), None, no_secrets)
+    assert ordered.stamp is not None
+    ordered.stamp.delivered(ordered)
+    assert "Prev: 5\r\n" in late.lines(job(1, late, position=2), BODY, 0.0)
+    groups.settled([ordered, ordered])
+    assert groups.of("g", 4).delivered == 5  # the late one is still in hand
+    for _ in range(2):
+        groups.of("g", 4).in_hand = 0
+    assert groups.of("g", 9).delivered == 9  # nothing is: the store knows
 
 
 async def test_what_is_ordered_with_nothing_has_no_position() -> None:

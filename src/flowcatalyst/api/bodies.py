@@ -3,7 +3,8 @@
 Litestar's own decoding would turn "5" into 5 and say less about what is wrong.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 
@@ -36,10 +37,11 @@ async def read_optional_json(request: Request[Any, Any, Any], decoder: msgspec.j
 
 def decode_json(body: bytes, decoder: msgspec.json.Decoder[T], called: str = "the body") -> T:
     """`called` is what an error calls the whole of it."""
+    body_type: Any = decoder.type
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        fault = fault_in(error, _fields(decoder.type))
+        fault = fault_in(error, _fields(body_type))
         if fault.field.endswith(_SOME_ENTRY) and fault.said.startswith("must be text"):
             fault = Fault(_first_not_text(body, fault.field.removesuffix(_SOME_ENTRY)) or fault.field, fault.said)
         problem = FieldProblem(fault.field, fault.said)
@@ -57,18 +59,27 @@ def _first_not_text(body: bytes, path: str) -> str | None:
     return next((f"{path}.{key[:_LONGEST_KEY]}" for key, value in entries if not isinstance(value, str)), None)
 
 
-def _fields(body_type: Any) -> dict[str, list[str]]:
-    """The fields of a body, each with what it may be if only certain values will do: an error alone does not say."""
-    fields: dict[str, list[str]] = {}
-    for structure in _alternatives(msgspec.inspect.type_info(body_type)):
-        if isinstance(structure, msgspec.inspect.StructType):
-            for its_field in structure.fields:
-                kinds = _alternatives(its_field.type)
-                fields[its_field.encode_name] = _choices(kinds)
-                entries = [one.item_type for one in kinds if isinstance(one, msgspec.inspect.ListType)]
-                if entries and (choices := _choices(entries)):
-                    fields[f"{its_field.encode_name}[]"] = choices
+@cache
+def _fields(body_type: Any) -> Mapping[str, Sequence[str]]:
+    """The fields of a body and of the objects in it by their paths, each with what it may be if only certain values
+    will do: an error alone does not say."""
+    fields: dict[str, Sequence[str]] = {}
+    _add_fields("", msgspec.inspect.type_info(body_type), fields)
     return fields
+
+
+def _add_fields(path: str, found: msgspec.inspect.Type, fields: dict[str, Sequence[str]]) -> None:
+    kinds = _alternatives(found)
+    if path:
+        fields[path] = _choices(kinds)
+    for kind in kinds:
+        if isinstance(kind, msgspec.inspect.StructType):
+            for one in kind.fields:
+                _add_fields(f"{path}.{one.encode_name}" if path else one.encode_name, one.type, fields)
+        elif isinstance(kind, (msgspec.inspect.ListType, msgspec.inspect.VarTupleType)):
+            _add_fields(f"{path}[]", kind.item_type, fields)
+        elif isinstance(kind, msgspec.inspect.DictType):
+            _add_fields(f"{path}[]", kind.value_type, fields)
 
 
 def _choices(kinds: Sequence[msgspec.inspect.Type]) -> list[str]:
@@ -79,9 +90,11 @@ def _alternatives(found: msgspec.inspect.Type) -> Sequence[msgspec.inspect.Type]
     return found.types if isinstance(found, msgspec.inspect.UnionType) else [found]
 
 
-def require_json_type(request: Request[Any, Any, Any]) -> None:
+def require_json_type(request: Request[Any, Any, Any], *others: str) -> None:
+    """`others` are the types that are read too: the caller looked for them."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media_type != "application/json":
         given = f"not {media_type}" if media_type else "and there was none"
-        detail = f"the body has to come with Content-Type: application/json, {given}"
+        types = " or ".join(("application/json", *others))
+        detail = f"the body has to come with Content-Type: {types}, {given}"
         raise ProblemError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, detail)

@@ -29,7 +29,6 @@ _READ: Final = (
     "GET /monitoring/queue-stats",
     "GET /monitoring/standby-status",
     "GET /monitoring/warnings",
-    "GET /api/config/router",
     "GET /api/dispatch-jobs",
     "GET /api/dispatch-jobs/{id}",
     "GET /api/dispatch-pools",
@@ -83,6 +82,7 @@ _OPERATE: Final = (
 )
 # Who gets in, and where to what is sent goes, and signed with what.
 _ADMIN: Final = (
+    "GET /api/config/router",
     "GET /api/api-keys",
     "POST /api/api-keys",
     "DELETE /api/api-keys/{id}",

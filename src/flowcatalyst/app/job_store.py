@@ -1,6 +1,7 @@
 """Where dispatch jobs are kept: a SQLite file of the data folder, or a PostgreSQL database that processes share."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -51,6 +52,8 @@ def postgres_job_store(settings: Settings, clock: Clock) -> "PostgresJobStore":
     if found.user is None and of_all.password is not None:
         password = of_all.password.get_secret_value()
     server = server_at(found.address, found.user or of_all.user, password, of_all.ca_file)
+    if found.user is not None:
+        server = replace(server, user_setting="platform.database_url")
     return PostgresJobStore(server, clock)
 
 

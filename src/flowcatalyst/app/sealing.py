@@ -15,5 +15,16 @@ def keys_of(settings: Settings) -> Keys:
     return KeyFile(settings.data_dir / KEY_FILE)
 
 
+def lack_of_key(settings: Settings) -> str | None:
+    """What to say at a start, or before it, where secrets will be needed and cannot be kept."""
+    platform = settings.platform
+    if platform.database_url is None or platform.secret_key is not None or platform.enabled is False:
+        return None
+    return (
+        "is not set, though platform.database_url is: no secret of a subscription can be kept or read; set it to what "
+        "`flowcatalyst secret-key` prints, the same in all processes on the database"
+    )
+
+
 def sealer_of(settings: Settings) -> Sealer:
     return Sealer(keys_of(settings))

@@ -47,8 +47,10 @@ def secret_key() -> None:
     print(new_secret_key())
     _explain(
         "Give it to all processes on one database, as the variable FLOWCATALYST_PLATFORM__SECRET_KEY, and keep a copy "
-        "where your backups are not: without it no secret of a webhook can be read again. To change it, put the new "
-        "key before the old one, with a comma between them."
+        "where your backups are not: without it no secret of a webhook can be read again. To change it where several "
+        "processes work on one database, give all of them OLD,NEW first, one after the other, then NEW,OLD: the first "
+        "key seals, and each process has to know a key before another one seals with it. One process alone begins with "
+        "NEW,OLD."
     )
 
 

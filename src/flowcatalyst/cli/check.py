@@ -16,6 +16,7 @@ from flowcatalyst.app.clients import ssl_context_of
 from flowcatalyst.app.data_folder import emptied_files, lack_of_space, problem_with_folder, removed_files
 from flowcatalyst.app.job_store import postgres_job_store
 from flowcatalyst.app.router import config_of
+from flowcatalyst.app.sealing import lack_of_key
 from flowcatalyst.cli.options import DataDir, Host, Port, SettingsFile
 from flowcatalyst.cli.queue_access import counted
 from flowcatalyst.control.config_source import ConfigUnavailableError, sources_from
@@ -61,6 +62,7 @@ class Found(msgspec.Struct):
     ok: bool
     said: str
     wrong: bool = False  # it cannot get better without another setting or another package
+    warning: bool = False  # a start goes well, but something will be missing later
 
 
 class Report(msgspec.Struct):
@@ -127,8 +129,10 @@ async def _report(settings: Settings, given: Sequence[str], file: Path | None, t
         sources = ["sync.config_url"] * 2
     if settings.standby.redis_url is not None:
         others.append(await _ask_lock(settings))
-    if settings.platform.enabled and settings.platform.database_url is not None:
+    if settings.platform.enabled is not False and settings.platform.database_url is not None:  # unset: `up` enables it
         others.append(await _ask_database(settings, timeout_s))
+    if lack := lack_of_key(settings):
+        others.append(Found("key of secrets", "platform.secret_key", ok=True, said=lack, warning=True))
     queues = await asyncio.gather(*(_ask_queue(settings, one, timeout_s) for one in config.queues.values()))
     return Report(
         ok=all(one.ok for one in (*queues, *others)) and not problems,
@@ -367,4 +371,5 @@ def _print(report: Report) -> None:
 def _print_found(found: Sequence[Found]) -> None:
     for one in found:
         where = f"  {one.where}" if one.where else ""
-        print(visible(f"  {'ok  ' if one.ok else 'FAIL'}  {one.name}{where}: {one.said}"))
+        state = "FAIL" if not one.ok else "warn" if one.warning else "ok  "
+        print(visible(f"  {state}  {one.name}{where}: {one.said}"))

@@ -25,6 +25,7 @@ from flowcatalyst.core.terminal import visible
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
 PATIENCE_S: Final = 60.0
 PATH: Final = "/api/api-keys"
+ANONYMOUS: Final = "anonymous"  # whoever is not asked for credentials
 
 Url = Annotated[str, typer.Option(metavar="URL", help="Address of the platform")]
 Key = Annotated[
@@ -52,7 +53,13 @@ def create(
     body: dict[str, Any] = {"name": name, "scopes": scope}
     if expires_at is not None:
         body["expiresAt"] = f"{expires_at.isoformat()}Z"
-    _print_key(_ask(url, key, "POST", PATH, body))
+    made = _ask(url, key, "POST", PATH, body)
+    _print_key(made)
+    if made["createdBy"] == ANONYMOUS:
+        text = (
+            "This platform asks nobody for keys (auth.mode is none): whoever reaches it may do everything, without one."
+        )
+        print(f"{text} Set auth.mode to api_key.", file=sys.stderr)
 
 
 @keys.command("list")

@@ -34,13 +34,13 @@ class AsyncClient:
         return await self._in_thread(self._client.publish_job, job)
 
     async def publish_jobs(self, jobs: Iterable[Mapping[str, object]]) -> list[Result]:
-        return await self._in_thread(self._client.publish_jobs, list(jobs))
+        return await self._in_thread(self._client.publish_jobs, _as_it_is_now(jobs))
 
     async def publish_event(self, event: Mapping[str, object]) -> Result:
         return await self._in_thread(self._client.publish_event, event)
 
     async def publish_events(self, events: Iterable[Mapping[str, object]]) -> list[Result]:
-        return await self._in_thread(self._client.publish_events, list(events))
+        return await self._in_thread(self._client.publish_events, _as_it_is_now(events))
 
     async def close(self) -> None:
         """Requests under way end first, pauses between attempts do not."""
@@ -57,4 +57,11 @@ class AsyncClient:
         await self.close()
 
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._client.closed:  # it raises at once, and there may be no threads any more
+            return work(*args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: work(*args, **kwargs))
+
+
+def _as_it_is_now(items: Iterable[Mapping[str, object]]) -> Iterable[Mapping[str, object]]:
+    """The caller may change his list while a thread reads it; what is no list is for the client to refuse."""
+    return items if isinstance(items, Mapping) else list(items)

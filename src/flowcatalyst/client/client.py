@@ -1,6 +1,7 @@
 """Publishing: each item gets a key, batches are split, and what may be tried again is, under the same keys."""
 
 import json
+import math
 import ssl
 import threading
 from collections.abc import Iterable, Iterator, Mapping
@@ -38,17 +39,19 @@ class _Resource(NamedTuple):
     one: str  # what an item is called in results
     many: str  # and in a batch
     key: str  # the field that keeps a repeat from making a second one
+    own_id: str | None = None  # another field that does so, where the sender gives it
 
 
 _JOBS: Final = _Resource("/api/dispatch-jobs", "job", "jobs", "idempotencyKey")
-_EVENTS: Final = _Resource("/api/events", "event", "events", "deduplicationId")
+_EVENTS: Final = _Resource("/api/events", "event", "events", "deduplicationId", own_id="id")
 
 
 class Client:
     """Publishes to one platform. Any number of threads may use one; it keeps connections open until `close`.
 
     A request without an answer that counts (none in time, 429, 5xx) is repeated up to `retries` times, under the same
-    idempotency keys: those that are not given are made here. So a repeat after a lost answer makes no second job.
+    idempotency keys: those that are not given are made here, but for events with an `id`, which is their key. So a
+    repeat after a lost answer makes no second job.
     """
 
     def __init__(
@@ -61,6 +64,10 @@ class Client:
         retries: int = RETRIES,
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        if not (timeout_s > 0 and math.isfinite(timeout_s)):
+            raise ValueError(f"timeout_s has to be a number of seconds above 0, not {timeout_s}")
+        if retries < 0:
+            raise ValueError(f"retries has to be 0 or more, not {retries}")
         clock = SystemClock()
         sent = {"Content-Type": "application/json", "Accept": "application/json", **(headers or {})}
         if api_key is not None:
@@ -92,9 +99,13 @@ class Client:
         return self._publish_all(_EVENTS, events)
 
     def close(self) -> None:
-        """A call that pauses before its next attempt fails at once."""
+        """A call that pauses before its next attempt, or has not sent all of its parts, fails at once."""
         self._closed.set()
         self._connections.close()
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
 
     def __enter__(self) -> Self:
         return self
@@ -112,6 +123,8 @@ class Client:
             raise
 
     def _publish_all(self, resource: _Resource, given: Iterable[Mapping[str, object]]) -> list[Result]:
+        if isinstance(given, Mapping):
+            raise TypeError(f"publish_{resource.many} takes a list: publish_{resource.one} takes one {resource.one}")
         items = [self._with_key(resource, one) for one in given]
         encoded = [_encoded(item) for item in items]  # all, before any is sent: a mistake is one of the whole call
         results: list[Result] = []
@@ -128,12 +141,17 @@ class Client:
         return results
 
     def _with_key(self, resource: _Resource, given: Mapping[str, object]) -> dict[str, Any]:
+        if not isinstance(given, Mapping):
+            raise TypeError(f"the {resource.one} has to be a dict of its fields, not {type(given).__name__}")
         item = dict(given)
-        if item.get(resource.key) is None:
+        has_id = resource.own_id is not None and item.get(resource.own_id) is not None
+        if item.get(resource.key) is None and not has_id:
             item[resource.key] = self._ids.new_id()
         return item
 
     def _post(self, path: str, body: bytes) -> Answer:
+        if self.closed:
+            raise UnavailableError("the client is closed: make another one")
         for attempt in count(1):
             asked_s = 0.0
             try:
@@ -151,7 +169,7 @@ class Client:
             ceiling_s = min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S)
             pause_s = max(asked_s, ceiling_s * (0.5 + self._ids.rng.random() / 2))
             if attempt > self._retries or self._closed_within(pause_s):
-                closed = ", and the client was closed" if self._closed.is_set() else ""
+                closed = ", and the client was closed" if self.closed else ""
                 tries = "1 attempt" if attempt == 1 else f"{attempt} attempts"
                 raise UnavailableError(f"{self._connections.url} did not take it in {tries}{closed}: {why}")
         raise AssertionError  # a count has no end
@@ -176,6 +194,8 @@ def _encoded(item: Mapping[str, object]) -> bytes:
 
 def _as_text(value: object) -> str:
     if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise ValueError(f"the time {value} has no zone: give it one, as datetime.now(UTC) does")
         return value.isoformat()
     raise TypeError(f"{type(value).__name__} is nothing that JSON can say")
 

@@ -32,9 +32,13 @@ class Event(TypedDict):
 
     type: str
     source: str
+    specVersion: NotRequired[Literal["1.0"]]
+    id: NotRequired[str | None]
     subject: NotRequired[str | None]
     time: NotRequired[datetime | str | None]
     data: NotRequired[Any]
+    dataBase64: NotRequired[str | None]
+    dataContentType: NotRequired[str | None]
     messageGroup: NotRequired[str | None]
     deduplicationId: NotRequired[str | None]
     correlationId: NotRequired[str | None]

@@ -173,7 +173,7 @@ def change_in_words(before: object, after: object, hidden: Collection[str] = ())
     texts = []
     for one in fields(after):  # type: ignore[arg-type]
         old, new = getattr(before, one.name), getattr(after, one.name)
-        if old != new:
+        if one.compare and old != new:
             name = _SETTING_NAMES.get(one.name, one.name)
             texts.append(f"{name} changed" if one.name in hidden else f"{name} {_value(old)} -> {_value(new)}")
     return ", ".join(texts) or "no change"

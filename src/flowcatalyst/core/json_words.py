@@ -10,6 +10,7 @@ import msgspec
 from flowcatalyst.core.spelling import nearest
 
 _LONGEST_VALUE: Final = 60
+_ROUND: Final = 10**15  # larger ones are written with an exponent
 _WANTED: Final = {
     "int": "a whole number",
     "float": "a number",
@@ -32,7 +33,7 @@ _SAME_THING: Final = (
 )
 
 _PLACE: Final = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
-_INDEX: Final = re.compile(r"\[\d+\]$")
+_INDEX: Final = re.compile(r"\[(?:\d+|\.\.\.)\]")
 _WRONG_TYPE: Final = re.compile(r"Expected `(?P<wanted>[a-z |]+)`, got `(?P<given>\w+)`")
 _OUT_OF_BOUNDS: Final = re.compile(r"Expected `(?:int|float)` (?P<how><=?|>=?) (?P<bound>[-\d.e+]+)")
 _WRONG_LENGTH: Final = re.compile(r"Expected `(?P<what>str|array)` of length (?P<how><=?|>=?) (?P<bound>\d+)")
@@ -53,16 +54,16 @@ class Fault:
 
 
 def fault_in(error: msgspec.ValidationError, fields: Mapping[str, Collection[str]]) -> Fault:
-    """What a validation error says. `fields` are those there are, each with its choices if it has some; `name[]` are
-    the entries of the list `name`."""
+    """What a validation error says. `fields` are those there are, each with its choices if it has some: `name[]` are
+    the entries of the list `name`, `name.other` is a field of the object `name`."""
     text = str(error)
     place = _PLACE.search(text)
     path, text = (place["path"], text[: place.start()]) if place else ("", text)
     if found := _MISSING.fullmatch(text):
         return Fault(_joined(path, found["name"]), "is missing")
     if found := _UNKNOWN.fullmatch(text):
-        names = [name for name in fields if not name.endswith("[]")]
-        return Fault(_joined(path, found["name"]), f"is not a field here{_meant(found['name'], names)}")
+        meant = _meant(found["name"], _fields_at(_INDEX.sub("[]", path), fields))
+        return Fault(_joined(path, found["name"]), f"is not a field here{meant}")
     return Fault(path, in_words(text, fields.get(_INDEX.sub("[]", path), ())))
 
 
@@ -87,6 +88,16 @@ def in_words(text: str, choices: Collection[str] = ()) -> str:
     return f"is wrong: {text}"
 
 
+def in_digits(value: float) -> str:
+    """A number as people write it: 4194303, not 4.1943e+06."""
+    if -_ROUND < value < _ROUND and value == int(value):
+        return str(int(value))
+    try:
+        return f"{value:g}"
+    except OverflowError:  # JSON has whole numbers of any length
+        return "a number of hundreds of digits"
+
+
 def why_not_json(error: Exception) -> str:
     """Why a document is no JSON at all."""
     if isinstance(error, UnicodeError):
@@ -99,6 +110,12 @@ def why_not_json(error: Exception) -> str:
 
 def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def _fields_at(path: str, fields: Collection[str]) -> list[str]:
+    """The names of those of one object, by its path."""
+    names = [name.removeprefix(f"{path}.") for name in fields if not path or name.startswith(f"{path}.")]
+    return [name for name in names if "." not in name and "[" not in name]
 
 
 def _meant(name: str, fields: Collection[str]) -> str:

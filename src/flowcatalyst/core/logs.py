@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from math import inf, isinf
+from math import isinf
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
 
@@ -30,7 +30,7 @@ import structlog
 from flowcatalyst.core.block_writer import BlockWriter
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import ConfigurationError
-from flowcatalyst.core.message import Ack, Delivery, Nack, Outcome, Reject, Result, Retry, Verdict
+from flowcatalyst.core.message import ACK, Ack, Delivery, Nack, Outcome, Reject, Result, Retry, Verdict
 from flowcatalyst.core.terminal import visible
 
 LogFormat = Literal["auto", "json", "console"]
@@ -278,6 +278,7 @@ def _line(
     wall, number, waited_s = noted
     pointer = delivery.pointer
     target = pointer.mediation_target
+    word, delay_s = ("ack", None) if verdict is ACK else _told(verdict)
     return AttemptLine(
         "attempt",
         "info" if outcome.result is Result.SUCCESS else "warning",
@@ -294,22 +295,21 @@ def _line(
         outcome.error,
         outcome.status,
         outcome.detail,
-        "park" if verdict == _PARK else _VERDICT_WORDS[type(verdict)],
-        None if type(verdict) is Ack else _delay_of(verdict),
+        word,
+        delay_s,
         int(duration_s * 1e6),
         int(waited_s * 1e6),
     )
 
 
-_PARK: Final = Nack(inf)
-_VERDICT_WORDS: Final = {Ack: "ack", Retry: "retry", Nack: "nack", Reject: "dead_letter"}
-
-
-def _delay_of(verdict: Verdict) -> float | None:
+def _told(verdict: Verdict) -> tuple[str, float | None]:
+    """The word for a verdict, and its delay."""
     match verdict:
         case Retry(after_s):
-            return after_s
+            return "retry", after_s
         case Nack(delay_s):
-            return None if isinf(delay_s) else delay_s
-        case _:
-            return None
+            return ("park", None) if isinf(delay_s) else ("nack", delay_s)
+        case Reject():
+            return "dead_letter", None
+        case Ack():
+            return "ack", None

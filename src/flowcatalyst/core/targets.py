@@ -1,7 +1,7 @@
 """Targets: where messages go, and what of a URL decides about it. Pure."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import AddressValueError, IPv6Address
 from typing import Final
@@ -26,10 +26,10 @@ class Target:
     port: int
     authority: str  # value of the Host header
     path: str  # with its query
+    origin: Origin = field(init=False, repr=False, compare=False)
 
-    @property
-    def origin(self) -> Origin:
-        return (self.scheme, self.host, self.port)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "origin", (self.scheme, self.host, self.port))
 
 
 @lru_cache(maxsize=4096)

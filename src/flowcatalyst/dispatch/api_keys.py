@@ -20,6 +20,7 @@ import structlog
 from flowcatalyst.core.clock import Clock, IdSource
 from flowcatalyst.core.credentials import Identity, Scope, new_key
 from flowcatalyst.core.errors import FlowCatalystError, QueueUnavailableError, StorageError
+from flowcatalyst.core.outage_log import OutageLog
 from flowcatalyst.dispatch.store.platform_contract import (
     CatalogStore,
     Entry,
@@ -146,13 +147,15 @@ class ApiKeys:
 
     async def follow(self) -> None:
         """See what other processes change, for ever."""
+        outage = OutageLog(self._clock, log, "api_keys_not_followed", "api_keys_followed_again")
         while True:
             try:
                 await self.ready()
                 if await self._store.changed(self._seen or 0, FOLLOW_S) != self._seen:
                     await self.refresh()
+                outage.succeeded()
             except (QueueUnavailableError, StorageError) as error:
-                log.warning("api_keys_not_followed", action="api_keys_not_followed", error=str(error))
+                outage.failed(error)
                 await asyncio.sleep(RETRY_S)
 
     async def refresh(self) -> None:
@@ -287,12 +290,14 @@ class ApiKeys:
 
     async def note_uses(self) -> None:
         """Write down when keys were used, for ever."""
+        outage = OutageLog(self._clock, log, "key_uses_not_written", "key_uses_written_again")
         while True:
             await asyncio.sleep(USE_LOOK_S)
             try:
                 await self.write_uses()
+                outage.succeeded()
             except (QueueUnavailableError, StorageError) as error:
-                log.warning("key_uses_not_written", action="key_uses_not_written", error=str(error))
+                outage.failed(error)
 
     async def write_uses(self) -> None:
         """Those that are due. Nobody waits for it, and nobody is told: it is no change of the catalog."""

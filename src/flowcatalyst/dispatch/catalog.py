@@ -14,6 +14,7 @@ import structlog
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import NotSignedError, QueueUnavailableError, StorageError
 from flowcatalyst.core.message import Severity
+from flowcatalyst.core.outage_log import OutageLog
 from flowcatalyst.core.warnings import WarningCode, WarningSink
 from flowcatalyst.dispatch.catalog_entries import DispatchPool, StoredPool, StoredSubscription
 from flowcatalyst.dispatch.filters import InvalidFilterError
@@ -90,12 +91,14 @@ class Catalog:
 
     async def follow(self) -> None:
         """See what other processes change, for ever."""
+        outage = OutageLog(self._clock, log, "catalog_not_followed", "catalog_followed_again")
         while True:
             try:
                 await self.refresh()
+                outage.succeeded()
                 await self._store.changed(self._seen or 0, FOLLOW_S)
             except (QueueUnavailableError, StorageError) as error:
-                log.warning("catalog_not_followed", action="catalog_not_followed", error=str(error))
+                outage.failed(error)
                 await asyncio.sleep(RETRY_S)
 
     async def refresh(self) -> None:
@@ -128,7 +131,7 @@ class Catalog:
         await self.ready()
         async with self._one_at_a_time:
             try:
-                paused = _is_paused(document) or False
+                paused = _is_paused(document) is True
                 self._made_here(await self._store.add(kind, code, _encoded(document), paused=paused))
             except CodeTakenError:
                 raise CodeTakenError(f"there is a {_NAMES[kind]} {code} already") from None
@@ -162,8 +165,10 @@ class Catalog:
                 kept = _found(kind, known, code)
                 after = edit(kept.document)
                 try:
-                    changing = self._store.change(kind, code, _encoded(after), kept.revision, paused=_is_paused(after))
-                    self._made_here(await changing)
+                    changed = await self._store.change(
+                        kind, code, _encoded(after), kept.revision, paused=_is_paused(after)
+                    )
+                    self._made_here(changed)
                 except (StaleEntryError, UnknownEntryError):
                     pass
                 else:
@@ -285,8 +290,10 @@ def _found(kind: EntryKind, known: dict[str, Kept[Document]], code: str) -> Kept
 
 
 def _is_paused(document: msgspec.Struct) -> bool | None:
-    """As the store has to have it: what the catalog says of a pause is so. None: it is no subscription."""
-    return document.status is SubscriptionStatus.PAUSED if isinstance(document, StoredSubscription) else None
+    """None: that is no question of it."""
+    if not isinstance(document, StoredSubscription):
+        return None
+    return document.status is SubscriptionStatus.PAUSED
 
 
 def _encoded(document: msgspec.Struct) -> str:

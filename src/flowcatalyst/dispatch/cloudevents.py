@@ -178,6 +178,9 @@ def _event(attributes: dict[str, Any], data: msgspec.Raw, data_base64: str | Non
                 raise InvalidEventError(f"{name} must be text")
             fields[_SNAKE.get(name, name)] = value
     del fields["specversion"]
+    for name in found:
+        if (written := name.lower()) in FIELDS:
+            raise InvalidEventError(f"{name!r} is no attribute of a CloudEvent: it is written {written!r}")
     if "time" in fields:
         try:
             fields["time"] = msgspec.convert(fields["time"], datetime)

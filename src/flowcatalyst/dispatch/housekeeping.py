@@ -14,6 +14,7 @@ import structlog
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError, StorageError
+from flowcatalyst.core.outage_log import OutageLog
 from flowcatalyst.core.supervisor import Supervisor
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.dispatch.job_counts import JobCounts
@@ -56,7 +57,8 @@ class Housekeeping:
             ("settle pauses", PAUSE_PERIOD_S, self.settle_pauses),
             ("watch jobs", WATCH_PERIOD_S, self._watch.look),
         ):
-            supervisor.spawn(tasks, name, partial(_repeat, name, period_s, look))
+            outage = OutageLog(self._clock, log, "housekeeping_failed", "housekeeping_recovered", task=name)
+            supervisor.spawn(tasks, name, partial(_repeat, outage, period_s, look))
 
     async def expire(self) -> None:
         """End jobs that waited for too long."""
@@ -103,11 +105,12 @@ class Housekeeping:
             await asyncio.sleep(max(LEAST_PAUSE_S, took_s * (1 - SHARE) / SHARE))
 
 
-async def _repeat(name: str, period_s: float, look: Callable[[], Awaitable[None]]) -> None:
+async def _repeat(outage: OutageLog, period_s: float, look: Callable[[], Awaitable[None]]) -> None:
     """A store that is away is told of by whoever polls it."""
     while True:
         try:
             await look()
+            outage.succeeded()
         except (QueueUnavailableError, StorageError) as error:
-            log.warning("housekeeping_failed", action="housekeeping_failed", task=name, error=str(error))
+            outage.failed(error)
         await asyncio.sleep(period_s)

@@ -9,6 +9,7 @@ import msgspec
 
 from flowcatalyst.core.errors import FlowCatalystError, InvalidMessageError
 from flowcatalyst.core.headers import check_headers
+from flowcatalyst.core.json_words import in_digits
 from flowcatalyst.core.message import (
     DEFAULT_POOL,
     MAX_NAME_CHARS,
@@ -128,7 +129,7 @@ class JobState:
     next_attempt_at: float | None = None
     finished_at: float | None = None
     last_error: str = ""
-    position: int | None = None  # in its group, once an attempt was made: who goes first was decided then
+    position: int | None = None  # in its group, once an attempt failed: who goes first was decided then
 
 
 def new_job(asked: NewJob, job_id: str, now: float) -> Job:
@@ -200,7 +201,8 @@ def check_text(what: str, text: str) -> None:
 
 def _check_range(what: str, value: float, least: float, most: float) -> None:
     if not least <= value <= most:  # NaN is in no range
-        raise InvalidJobError(f"{what} is {value:g}, which is not between {least:g} and {most:g}")
+        limits = f"{in_digits(least)} and {in_digits(most)}"
+        raise InvalidJobError(f"{what} is {in_digits(value)}, which is not between {limits}")
 
 
 def as_seconds(time: datetime | None) -> float | None:

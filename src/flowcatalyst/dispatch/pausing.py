@@ -20,9 +20,9 @@ ROUNDS: Final = 3  # of cancelling: an attempt in flight may end meanwhile
 ROUND_S: Final = 0.3
 
 
-async def hold_back(store: PlatformStore, code: str) -> None:
-    """Nothing of a subscription that the store has as paused starts from when this returns; attempts in flight end as
-    usual.
+async def carry_out(store: PlatformStore, code: str) -> None:
+    """What is said of a subscription that is paused: nothing of it starts from when this returns; attempts in flight
+    end as usual.
 
     Raises `JobStateError` if a router that has something of it in hand does not answer: it is paused all the same.
     """

@@ -15,6 +15,7 @@ import structlog
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import LocalShortageError, QueueUnavailableError
 from flowcatalyst.core.message import Ack, Capabilities, Delivery, Nack, Settled, Told
+from flowcatalyst.core.outage_log import OutageLog
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.dispatch.store.platform_contract import PlatformStore, Refused
 from flowcatalyst.dispatch.tokens import InvalidTokenError, Tokens
@@ -115,15 +116,19 @@ class Processing:
         """In a process without an engine at work, which would answer: what we have is in flight, or about to be out."""
         queue = self._store.queue
         assert isinstance(queue, RecallableQueue), "the queue of a job store"
+        outage = OutageLog(self._clock, log, "recall_failed", "recall_recovered")
         while True:
             try:
-                leases = [] if self._at_work() else await queue.recalled(RECALL_WAIT_S)
+                idle = not self._at_work()
+                leases = await queue.recalled(RECALL_WAIT_S) if idle else []
+                if idle:
+                    outage.succeeded()
                 if leases and not self._at_work():
                     await queue.returned(leases)
                 if self._at_work():
                     await asyncio.sleep(RECALL_WAIT_S)
             except QueueUnavailableError as error:
-                log.warning("recall_failed", action="recall_failed", error=str(error))
+                outage.failed(error)
                 await asyncio.sleep(RECALL_WAIT_S)
 
     async def _attempt(self, delivery: Delivery) -> Answer:

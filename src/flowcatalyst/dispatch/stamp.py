@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
+from weakref import WeakValueDictionary
 
 from flowcatalyst.core.headers import OUR_PREFIX
 from flowcatalyst.core.message import Delivery
@@ -24,21 +25,51 @@ def no_secrets(subscription: str, wall: float) -> Sequence[str]:
 class LeasedGroup:
     """What the jobs of one lease of a group know of each other: which of the group was delivered last."""
 
-    __slots__ = ("delivered",)
+    __slots__ = ("__weakref__", "delivered", "in_hand")
 
     def __init__(self, delivered: int) -> None:
         self.delivered = delivered  # its position; 0: none was
+        self.in_hand = 0  # jobs that are leased here and not settled
+
+
+class LeasedGroups:
+    """Of all that one process has in hand. A job that left the lane of its group when it failed is leased for itself,
+    and tells all the same what was delivered of the group meanwhile."""
+
+    def __init__(self) -> None:
+        self._by_name: WeakValueDictionary[str, LeasedGroup] = WeakValueDictionary()
+
+    def of(self, group: str, delivered: int) -> LeasedGroup:
+        """For one more job. `delivered` is what the store knows: less than we do while something of the group is in
+        hand."""
+        leased = self._by_name.get(group)
+        if leased is None or not leased.in_hand:
+            leased = self._by_name[group] = LeasedGroup(delivered)
+        leased.in_hand += 1
+        return leased
+
+    def settled(self, deliveries: Sequence[Delivery]) -> None:
+        """The store knows of these what we do."""
+        for delivery in deliveries:
+            if isinstance(delivery.stamp, JobStamp):
+                delivery.stamp.settled()
 
 
 class JobStamp:
     """Of one job in a router's hands. `group` is None if it is ordered with nothing."""
 
-    __slots__ = ("_group", "_secrets_of", "_subscription")
+    __slots__ = ("_group", "_is_settled", "_secrets_of", "_subscription")
 
     def __init__(self, group: LeasedGroup | None, subscription: str | None, secrets_of: SecretsOf) -> None:
         self._group = group
         self._subscription = subscription
         self._secrets_of = secrets_of
+        self._is_settled = False
+
+    def settled(self) -> None:
+        if self._group is not None and not self._is_settled:
+            self._is_settled = True
+            self._group.in_hand -= 1
 
     def lines(self, delivery: Delivery, body: bytes, wall: float) -> str:
         lines = ""

@@ -1,8 +1,8 @@
 """What is done to subscriptions, each in an order in which a process may die half-way: the next call, or housekeeping,
 goes on with it.
 
-The catalog changes the status of a subscription and what the store holds back of it in one unit of work. What is there
-is locked or unlocked after that, in parts.
+That one is paused is said in the catalog and kept in the store in one unit of work, so that they never disagree; what
+follows from it for the lanes is carried out afterwards, as often as somebody asks.
 """
 
 from collections.abc import Callable
@@ -37,29 +37,24 @@ async def add(platform: Platform, document: StoredSubscription) -> None:
             f"there are unfinished jobs of a subscription {code} that was deleted: DELETE it once more"
         )
     await catalog.add(EntryKind.SUBSCRIPTION, code, document)
-    if document.status is SubscriptionStatus.PAUSED:
-        await pausing.hold_back(platform.store, code)
+    await _carry_out(platform, document)
 
 
 async def save(platform: Platform, code: str, edit: Edit) -> tuple[StoredSubscription, StoredSubscription]:
     """Put what `edit` makes of a subscription in its place; both. Raises `UnknownEntryError`, or what `edit` does."""
     before, after = await platform.catalog.change_subscription(code, edit)
-    if after.status is not before.status:
-        paused = after.status is SubscriptionStatus.PAUSED
-        await (pausing.hold_back(platform.store, code) if paused else pausing.settle(platform.store))
+    await _carry_out(platform, after)
     return before, after
 
 
 async def pause(platform: Platform, code: str) -> None:
-    """Nothing of it starts from when this returns. Raises `UnknownEntryError`, or as `pausing.hold_back` does."""
-    await platform.catalog.change_subscription(code, partial(_with_status, SubscriptionStatus.PAUSED))
-    await pausing.hold_back(platform.store, code)
+    """As `pausing.carry_out`. Raises `UnknownEntryError` too."""
+    await save(platform, code, partial(_with_status, SubscriptionStatus.PAUSED))
 
 
 async def resume(platform: Platform, code: str) -> None:
     """What waited goes on, in order. Raises `UnknownEntryError`."""
-    await platform.catalog.change_subscription(code, partial(_with_status, SubscriptionStatus.ACTIVE))
-    await pausing.settle(platform.store)
+    await save(platform, code, partial(_with_status, SubscriptionStatus.ACTIVE))
 
 
 async def remove(platform: Platform, code: str, actor: str) -> Cancelled:
@@ -68,20 +63,22 @@ async def remove(platform: Platform, code: str, actor: str) -> Cancelled:
     known = code in platform.catalog.subscriptions
     if not known and ("\0" in code or not await pausing.has_unfinished(platform.store, code)):
         platform.catalog.subscription(code)  # raises: there is none
-    try:
-        await platform.catalog.change_subscription(code, partial(_with_status, SubscriptionStatus.PAUSED))
-    except UnknownEntryError:  # an earlier call came further, or somebody else is at it
-        await platform.store.set_paused(code, paused=True)
-    with suppress(JobStateError):  # what a router does not return is in flight, as far as can be known
-        await pausing.hold_back(platform.store, code)
-    with suppress(UnknownEntryError):
+    with suppress(UnknownEntryError):  # an earlier call came so far
         await platform.catalog.remove(EntryKind.SUBSCRIPTION, code)
+    with suppress(JobStateError):  # what a router does not return is in flight, as far as can be known
+        await pausing.carry_out(platform.store, code)
     cancelled = await pausing.cancel_all(platform.store, code, actor)
-    await platform.catalog.refresh()
-    if not cancelled.in_flight and code not in platform.catalog.subscriptions:  # another one of its code may be paused
-        await platform.store.set_paused(code, paused=False)  # there is nothing left to be so
+    if not cancelled.in_flight:
+        await platform.store.forget_pause(code)  # there is nothing left to be paused
         await pausing.settle(platform.store)
     return cancelled
+
+
+async def _carry_out(platform: Platform, document: StoredSubscription) -> None:
+    if document.status is SubscriptionStatus.PAUSED:
+        await pausing.carry_out(platform.store, document.code)
+    else:
+        await pausing.settle(platform.store)
 
 
 def _with_status(status: SubscriptionStatus, before: StoredSubscription) -> StoredSubscription:

@@ -13,6 +13,7 @@ import msgspec
 
 from flowcatalyst.core.errors import FlowCatalystError
 from flowcatalyst.core.headers import OUR_PREFIX, header_safe
+from flowcatalyst.core.json_words import in_digits
 from flowcatalyst.core.message import DEFAULT_POOL, MAX_NAME_CHARS, DispatchMode, Terms
 from flowcatalyst.core.payload import JSON_TYPE
 from flowcatalyst.dispatch.cloudevents import STRUCTURED_TYPE, envelope
@@ -111,10 +112,11 @@ def check_subscription(asked: Subscription) -> None:
                 f"the header {header[:60]} is part of the signature: leave it out of headers"
             )
     if not 0 <= asked.delay_seconds <= MAX_DELAY_S:  # NaN is in no range
-        raise InvalidSubscriptionError(f"delaySeconds is {asked.delay_seconds:g}, not between 0 and {MAX_DELAY_S:g}")
+        given = in_digits(asked.delay_seconds)
+        raise InvalidSubscriptionError(f"delaySeconds is {given}, not between 0 and {in_digits(MAX_DELAY_S)}")
     if asked.max_age_seconds is not None and not asked.delay_seconds < asked.max_age_seconds <= MAX_AGE_S:
-        least = f"more than delaySeconds ({asked.delay_seconds:g}) and at most {MAX_AGE_S:g}"
-        raise InvalidSubscriptionError(f"maxAgeSeconds is {asked.max_age_seconds:g}: it has to be {least}")
+        least = f"more than delaySeconds ({in_digits(asked.delay_seconds)}) and at most {in_digits(MAX_AGE_S)}"
+        raise InvalidSubscriptionError(f"maxAgeSeconds is {in_digits(asked.max_age_seconds)}: it has to be {least}")
     try:
         for number, pattern in enumerate(asked.patterns):
             check_pattern(f"eventTypes[{number}].eventTypeCode", pattern)

@@ -1,5 +1,6 @@
 """What a job waits for, in data and in one sentence (G7). Pure: time comes in as an argument."""
 
+from collections.abc import Container
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -19,6 +20,7 @@ class WaitsFor(StrEnum):
     ROUTER = "ROUTER"  # a router has it, or has to take it
     JOB = "JOB"  # an earlier one of its group
     RELEASE = "RELEASE"  # somebody holds its group
+    RESUME = "RESUME"  # its subscription is paused, or that of the first of its group
     TIME = "TIME"  # it is scheduled
     RETRY = "RETRY"  # it failed and is tried again by itself
     PERSON = "PERSON"  # it failed and is not
@@ -35,9 +37,15 @@ class Waiting:
 
 
 def explain(
-    state: JobState, place: Place | None, group: GroupState | None, in_hand: Wait | None, now: float
+    state: JobState,
+    place: Place | None,
+    group: GroupState | None,
+    in_hand: Wait | None,
+    now: float,
+    paused: Container[str] = (),
 ) -> Waiting | None:
-    """None: it is finished. `in_hand` is what it waits for in the router of this process, if that has it."""
+    """None: it is finished. `in_hand` is what it waits for in the router of this process, if that has it; `paused` are
+    the codes of subscriptions."""
     if state.status in FINISHED:
         return None
     job, pool = state.job, f"pool {state.job.pool}"
@@ -49,6 +57,8 @@ def explain(
         return Waiting(WaitsFor.ROUTER, f"A router has it and works on it in {pool}.")
     if state.status is Status.ERROR and state.next_attempt_at is None:
         return Waiting(WaitsFor.PERSON, f"It {_failed(state)}.")
+    if job.subscription is not None and job.subscription in paused:
+        return Waiting(WaitsFor.RESUME, f"Its subscription {job.subscription} is paused: resume it.")
     if job.scheduled_for is not None and job.scheduled_for > now:
         sentence = f"It waits for its time, {_time(job.scheduled_for)}."
         return Waiting(WaitsFor.TIME, sentence, until=job.scheduled_for)
@@ -58,15 +68,18 @@ def explain(
     if state.status is Status.ERROR or _is_told_to_wait(state, now):
         return Waiting(WaitsFor.RETRY, f"It {_state(state, now)}.", until=state.next_attempt_at)
     if place is not None and place.head is not None:
-        return _behind(place, place.head, now)
+        return _behind(place, place.head, now, paused)
     last = f"; the last attempt: {state.last_error[:SHOWN_CHARS]}" if state.last_error else ""
     return Waiting(WaitsFor.ROUTER, f"It waits for a router to take it for {pool}{last}.")
 
 
-def _behind(place: Place, head: JobState, now: float) -> Waiting:
+def _behind(place: Place, head: JobState, now: float, paused: Container[str]) -> Waiting:
     more = f"{PLACES_COUNTED} or more" if place.ahead >= PLACES_COUNTED else str(place.ahead - 1)
     others = "" if place.ahead <= 1 else f"; {more} of its group are between them"
-    sentence = f"It waits for job {head.job.id}, the first of its group, which {_state(head, now)}{others}."
+    first, theirs = f"It waits for job {head.job.id}, the first of its group", head.job.subscription
+    if theirs is not None and theirs in paused:
+        return Waiting(WaitsFor.RESUME, f"{first}, whose subscription {theirs} is paused: resume it.", head.job.id)
+    sentence = f"{first}, which {_state(head, now)}{others}."
     return Waiting(WaitsFor.JOB, sentence, head.job.id, head.next_attempt_at)
 
 

@@ -43,8 +43,7 @@ class Mediator:
                 headers, body = _own_content(delivery)
             else:
                 headers, body = _headers(pointer.auth_token), b'{"messageId":%b}' % msgspec.json.encode(pointer.id)
-            in_group = f"{GROUP}: {header_safe(group)}\r\n" if group and group != DEFAULT_GROUP else ""
-            lines = f"{MESSAGE_ID}: {header_safe(pointer.id)}\r\n{in_group}{ATTEMPT}: {delivery.number}\r\n"
+            lines = f"{MESSAGE_ID}: {header_safe(pointer.id)}\r\n{_group_line(group)}{ATTEMPT}: {delivery.number}\r\n"
             if delivery.stamp is not None:
                 lines += delivery.stamp.lines(delivery, body, self._clock.wall())
             response = await client.post(target, headers, body, timeout_s, lines)
@@ -75,6 +74,11 @@ def _headers(token: str | None, content_type: str = JSON_TYPE) -> Headers:
         ("Accept-Encoding", "identity"),  # a refusal in a compressed body could not be read
         ("User-Agent", USER_AGENT),
     )
+
+
+@lru_cache(maxsize=1024)
+def _group_line(group: str | None) -> str:
+    return f"{GROUP}: {header_safe(group)}\r\n" if group and group != DEFAULT_GROUP else ""
 
 
 def _own_content(delivery: Delivery) -> tuple[Headers, bytes]:

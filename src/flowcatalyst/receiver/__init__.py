@@ -14,6 +14,7 @@ from flowcatalyst.receiver.verify import (
     TimestampError,
     Webhook,
     WebhookError,
+    check_secrets,
     verify,
 )
 
@@ -32,5 +33,6 @@ __all__ = [
     "Verdict",
     "Webhook",
     "WebhookError",
+    "check_secrets",
     "verify",
 ]

@@ -85,9 +85,7 @@ def verify(
     """
     if not isinstance(body, bytes):
         raise TypeError("body has to be the bytes of the request as they came, not what was decoded of them")
-    keys = [key_of(one) for one in ([secrets] if isinstance(secrets, str) else secrets)]
-    if not keys:
-        raise InvalidSecretError("there is no secret to check signatures with")
+    keys = _keys_of(secrets)
     given = _ours(headers)
     for name in (ID, TIMESTAMP, SIGNATURE):
         if not given.get(name):
@@ -116,6 +114,18 @@ def verify(
     if seq == 0:
         raise InvalidHeaderError(f"the header {_GROUP_SEQ} is 0, and positions in a group begin with 1")
     return replace(webhook, group_seq=seq, group_prev=prev)
+
+
+def check_secrets(secrets: str | Sequence[str]) -> None:
+    """Raises `InvalidSecretError` if `verify` would, so that a receiver can say so at its start."""
+    _keys_of(secrets)
+
+
+def _keys_of(secrets: str | Sequence[str]) -> list[bytes]:
+    keys = [key_of(one) for one in ([secrets] if isinstance(secrets, str) else secrets)]
+    if not keys:
+        raise InvalidSecretError("there is no secret to check signatures with")
+    return keys
 
 
 def _ours(headers: Headers) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """The numbers of a pool, and which they may be: settings, documents, scenarios and the API all go by this. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import ClassVar, Final
 
@@ -52,6 +52,9 @@ class PoolLimits:
     retry_statuses: frozenset[int] = frozenset()  # 4xx and 501 that are tried again instead of becoming dead letters
     ack_before_next: bool = False  # a group goes on when its ack is durable, not when the verdict is in
     success: Success = Success.ANY_2XX
+    # Each message asks for these: they are worked out once.
+    effective_capacity: int = field(init=False, repr=False, compare=False)
+    most: int = field(init=False, repr=False, compare=False)  # messages it may hold, parked ones included
 
     def __post_init__(self) -> None:
         for name, least in self.least.items():
@@ -60,17 +63,10 @@ class PoolLimits:
                 raise ValueError(f"{name} must be at least {least}, not {value}")
         if problem := problem_with_retry_statuses(self.retry_statuses):
             raise ValueError(f"retry_statuses {problem}")
-
-    @property
-    def effective_capacity(self) -> int:
-        if not self.concurrency:  # a share: what it cannot start is for another process
-            return 0
-        return self.capacity or max(self.concurrency * CAPACITY_PER_SLOT, MIN_CAPACITY)
-
-    @property
-    def most(self) -> int:
-        """How many messages the pool may hold, parked ones included."""
-        return self.effective_capacity + self.parked_limit if self.concurrency else 0
+        capacity = self.capacity or max(self.concurrency * CAPACITY_PER_SLOT, MIN_CAPACITY)
+        # No slots: it is a share, and what it cannot start is for another process.
+        object.__setattr__(self, "effective_capacity", capacity if self.concurrency else 0)
+        object.__setattr__(self, "most", capacity + self.parked_limit if self.concurrency else 0)
 
 
 @dataclass(slots=True, frozen=True)
@@ -81,7 +77,7 @@ class PoolShare(PoolLimits):
 
     @classmethod
     def of(cls, limits: PoolLimits, concurrency: int, rate_per_minute: int | None) -> "PoolShare":
-        same = {field.name: getattr(limits, field.name) for field in fields(PoolLimits)}
+        same = {one.name: getattr(limits, one.name) for one in fields(PoolLimits) if one.init}
         return cls(**{**same, "concurrency": concurrency, "rate_per_minute": rate_per_minute})
 
 

@@ -27,6 +27,7 @@ FAST_FAIL_DELAY_S: Final = 10.0
 LONGEST_DELAY_S: Final = 300.0
 UNORDERED_MAX_ATTEMPTS: Final = 20
 LEASE_PATIENCE_S: Final = 1.0
+UNSIGNED_DELAY_S: Final = 2.0  # of what cannot be signed here: others may take it meanwhile
 SHORTAGE_PAUSE_S: Final = 1.0  # before another try where this machine lacked what an attempt takes
 RETURN_GRACE_S: Final = 30.0  # beyond its delay, for a nacked message whose group other queues feed too
 

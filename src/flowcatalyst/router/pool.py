@@ -12,7 +12,7 @@ from itertools import chain
 from math import inf
 from operator import attrgetter
 
-from flowcatalyst.core.errors import LocalShortageError
+from flowcatalyst.core.errors import LocalShortageError, NotSignedError
 from flowcatalyst.core.message import DEFAULT_POOL, Ack, Delivery, Nack, Outcome, Reject, Retry, Told, Verdict
 from flowcatalyst.router import policy
 from flowcatalyst.router.admission import GRAIN_S, Admission
@@ -32,8 +32,7 @@ class Pool:
     """A bound on concurrency and rate, and the groups that share it."""
 
     def __init__(self, code: str, limits: PoolLimits, tools: PoolTools) -> None:
-        self.code = code
-        self.configured = limits
+        self.code, self.configured = code, limits
         self.limits = tools.divide(code, limits)  # what this process may use of them
         self.stats = PoolStats()
         self.windows = PoolWindows(self.stats, tools.clock.monotonic())
@@ -47,8 +46,7 @@ class Pool:
         self._alarm, self._judge = Alarm(self._now, self._pump), Judge(code, self.stats, tools)
         self._pump_is_due, self._rate_waited_until = False, 0.0
         self._leaving = 0  # so many messages at gates may return to their queue now
-        self.admission = Admission(self._scheduler, self.rate, self._now)
-        self._drained = asyncio.Event()
+        self.admission, self._drained = Admission(self._scheduler, self.rate, self._now), asyncio.Event()
 
     def __repr__(self) -> str:
         return f"<Pool {self.code} slots={len(self.slots)}/{self.limits.concurrency} {self._scheduler!r}>"
@@ -63,8 +61,7 @@ class Pool:
 
     @property
     def parked(self) -> int:
-        """Messages beyond the capacity."""
-        return max(0, len(self._scheduler) - self.limits.effective_capacity)
+        return max(0, len(self._scheduler) - self.limits.effective_capacity)  # beyond the capacity
 
     @property
     def group_count(self) -> int:
@@ -311,6 +308,9 @@ class Pool:
                 outcome = await self._tools.mediator.attempt(delivery, timeout_s)
             except LocalShortageError as shortage:  # there was no attempt
                 waits_for = self._judge.no_attempt(delivery, shortage)
+                if concluded := isinstance(shortage, NotSignedError):  # another process may be able to
+                    self._end_attempt(delivery, None, self._now())
+                    self._conclude(delivery, Nack(policy.UNSIGNED_DELAY_S))
                 return
             except Exception as error:  # a bug of ours must not cost a slot or a message
                 outcome = self._judge.crashed(error)

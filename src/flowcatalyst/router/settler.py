@@ -88,6 +88,8 @@ class Settler:
 
     def ends_already(self, delivery: Delivery) -> bool:
         """Whether this is a redelivery of a message whose ack is under way or was lost: ack it with its new receipt."""
+        if not self._unowned and not self._remembered:  # as nearly always
+            return False
         ending = self._unowned.get(delivery.broker_id)
         if ending is not None and not was_changed(ending, delivery):
             adopt_receipt(ending, delivery)

@@ -6,6 +6,7 @@ used again.
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -42,6 +43,19 @@ class PostgresServer:
     password: str | None = field(default=None, repr=False)
     ssl: Any = "prefer"  # a mode of libpq, or a context
     schema: str = DEFAULT_SCHEMA
+    user_setting: str = "postgres.user"  # that the user is from
+
+    @property
+    def who(self) -> str:
+        """Whom we claim to be, where that was said, and so where it can be changed. For people."""
+        settings = f"set {self.user_setting}" + (
+            " and postgres.password" if self.user_setting == "postgres.user" else ""
+        )
+        if self.user is not None:
+            return f"the user is {self.user}, from {self.user_setting}; {settings}"
+        if user := os.environ.get("PGUSER"):
+            return f"the user is {user}, from the variable PGUSER; {settings}"
+        return f"no user was given, so it is that of this process; {settings}"
 
     @property
     def where(self) -> str:
@@ -199,7 +213,7 @@ class PostgresPool:
 
     def translated(self, error: Exception) -> StorageError:
         """An error of asyncpg or of the connection as one sentence."""
-        sentence = f"{self.server.where} {in_words(error, self.server.database)}"
+        sentence = f"{self.server.where} {in_words(error, self.server.database, self.server.who)}"
         return StorageError(sentence) if is_lasting(error) else StorageUnavailableError(sentence)
 
 

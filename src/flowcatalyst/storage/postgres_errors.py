@@ -8,8 +8,8 @@ import asyncpg
 REPEATABLE: Final = frozenset({"40P01", "40001"})
 _NO_TABLES: Final = frozenset({"42P01", "42883", "3F000"})  # table, function, schema
 _ADVICE: Final = {
-    "28P01": "refuses our user or password: set postgres.user and postgres.password",
-    "28000": "does not let our user in: set postgres.user, and check pg_hba.conf there",
+    "28P01": "refuses our user or password: {who}",
+    "28000": "does not let our user in: {who}, and check pg_hba.conf there",
     "3D000": "has no database {database}: create it first",
     "42501": "does not allow it: {said}; let our user own the schema, or create in the database",
     "53100": "cannot grow because its disk is full: free some space",
@@ -23,14 +23,14 @@ _ADVICE: Final = {
 _LASTING: Final = ("22", "23", "28", "3D", "42", "0A")  # classes that another try does not mend
 
 
-def in_words(error: BaseException, database: str) -> str:
-    """What follows after the name of the server."""
+def in_words(error: BaseException, database: str, who: str = "") -> str:
+    """What follows after the name of the server. `who` says whom we claim to be, and where to change that."""
     said = " ".join(str(error).split())
     match error:
         case asyncpg.InternalClientError() | asyncpg.InterfaceError() if "another operation" in said:
             return "cannot be reached: the connection was closed in the middle of a call"
         case asyncpg.PostgresError() if error.sqlstate in _ADVICE:
-            return _ADVICE[error.sqlstate].format(database=database, said=said)
+            return _ADVICE[error.sqlstate].format(database=database, said=said, who=who)
         case asyncpg.PostgresConnectionError() | asyncpg.InterfaceError():
             return f"cannot be reached: {said or 'the connection broke'}"
         case asyncpg.PostgresError() if error.sqlstate is not None and error.sqlstate.startswith("57P"):

@@ -87,7 +87,7 @@ async def read_event(request: Request[Any, Any, Any]) -> NewEvent:
         case Mode.BATCHED:
             raise ProblemError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"a batch of CloudEvents is for POST {BATCH}")
         case None:
-            require_json_type(request)
+            require_json_type(request, STRUCTURED_TYPE)
             return decode_json(body, _new_event)
 
 
@@ -98,7 +98,7 @@ async def read_events(request: Request[Any, Any, Any]) -> list[NewEvent | Proble
         case Mode.BATCHED:
             events = [_or_problem(one) for one in from_batch(body)]
         case None:
-            require_json_type(request)
+            require_json_type(request, BATCH_TYPE)
             events, turns = [], Turns()
             for raw in decode_json(body, _new_events).events:
                 events.append(_decoded(raw))

@@ -86,6 +86,15 @@ async def send_events(request: Request[Any, Any, Any], app: TheApp) -> EventResu
     return EventResults([_result_of(item, results) for item in items])
 
 
+_Type = Annotated[
+    str | None,
+    QueryParameter(
+        name="type",
+        max_length=MAX_TYPE_CHARS,
+        description="Only those of this type, which is no pattern",
+        schema_extra={"pattern": r"^[^*]*$"},
+    ),
+]
 _From = Annotated[
     str | None,
     QueryParameter(name="from", description="Only those that came then or later", schema_extra={"format": "date-time"}),
@@ -98,9 +107,7 @@ _Before = Annotated[
 @get(EVENTS, tags=["Events"], summary="List events")
 async def list_events(
     app: TheApp,
-    type_: Annotated[
-        str | None, QueryParameter(name="type", max_length=MAX_TYPE_CHARS, description="Only those of this type")
-    ] = None,
+    type_: _Type = None,
     source: Annotated[
         str | None, QueryParameter(max_length=MAX_SOURCE_CHARS, description="Only those of this source")
     ] = None,
@@ -139,6 +146,9 @@ async def list_events(
     for what, text in texts.items():
         if "\0" in (text or ""):
             raise ProblemError(HTTPStatus.BAD_REQUEST, f"{what} has a NUL character, which no event has")
+    if "*" in (type_ or ""):
+        detail = f"type is {type_!r}, a pattern, which only subscriptions have: give the whole type of events"
+        raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
     which = EventFilter(
         type_,
         source,

@@ -11,7 +11,7 @@ from litestar.params import PathParameter, QueryParameter, SkipValidation
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.dispatch.job_filter import JobFilter, filter_of, read_filter
 from flowcatalyst.api.dispatch.job_views import JobPage, JobView, WholeJob
-from flowcatalyst.api.dispatch.platform import as_shown, checked_id, in_hand, store_of
+from flowcatalyst.api.dispatch.platform import as_shown, checked_id, in_hand, paused_of, store_of
 from flowcatalyst.core.message import MAX_NAME_CHARS
 from flowcatalyst.dispatch.job import FINISHED, JobState, Status
 from flowcatalyst.dispatch.store.contract import Filter
@@ -67,5 +67,6 @@ async def get_job(
     group = await store.group(lane) if lane is not None else None
     if place is not None and place.head is not None:
         place = replace(place, head=as_shown(app, place.head))
-    waiting = explain(state, place, group, in_hand(app, id), app.clock.wall())
+    paused = paused_of(app, state, None if place is None else place.head)
+    waiting = explain(state, place, group, in_hand(app, id), app.clock.wall(), paused)
     return WholeJob.of(as_shown(app, state), attempts, history, place, waiting)

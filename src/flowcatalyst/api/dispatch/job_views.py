@@ -18,7 +18,8 @@ SHOWN_CHARS: Final = 64 * 1024  # of a payload
 class JobView(msgspec.Struct, rename="camel"):
     """A job and how far it came. The query of its target is masked: it may hold secrets.
 
-    `position` is its place in its group once an attempt at it was made, as its receiver sees it.
+    `position` is its place in its group, as its receiver sees it, once an attempt at it failed; null before, and if the
+    first one was answered with success.
     """
 
     id: str

@@ -9,6 +9,7 @@ from flowcatalyst.api.router.in_flight import wait_of
 from flowcatalyst.dispatch.job import FINISHED, JobState, Status
 from flowcatalyst.dispatch.platform import Platform
 from flowcatalyst.dispatch.store.contract import JobStore, UnknownJobError
+from flowcatalyst.dispatch.subscription import SubscriptionStatus
 from flowcatalyst.router.explain import Wait
 
 
@@ -29,6 +30,14 @@ def in_hand(app: ServedRouter, job_id: str) -> Wait | None:
     """What a job waits for in this router; None if that does not have it."""
     delivery = app.tracker.get(job_id)
     return None if delivery is None or delivery.terms is None else wait_of(app, delivery)
+
+
+def paused_of(app: ServedRouter, *states: JobState | None) -> set[str]:
+    """Those of the subscriptions of jobs that are paused, as far as this process knows."""
+    known = platform_of(app).catalog.subscriptions
+    codes = {state.job.subscription for state in states if state is not None}
+    found = {code: known[code].document.status for code in codes if code is not None and code in known}
+    return {code for code, status in found.items() if status is SubscriptionStatus.PAUSED}
 
 
 def as_shown(app: ServedRouter, state: JobState) -> JobState:

@@ -189,7 +189,7 @@ async def delete_pool(request: Request[Any, Any, Any], app: TheApp, code: PoolCo
     refused while subscriptions name it."""
     catalog = platform_of(app).catalog
     await catalog.ready()
-    catalog.pool(code)
+    _check_made_here(app, code)
     users = sorted(one for one, kept in catalog.subscriptions.items() if kept.document.dispatch_pool_code == code)
     if users and code not in app.pools_without_catalog:
         more = f" and {len(users) - 1} more" if len(users) > 1 else ""
@@ -204,6 +204,8 @@ async def _save(
     request: Request[Any, Any, Any], app: ServedRouter, code: str, given: dict[str, Any]
 ) -> DispatchPoolView:
     catalog = platform_of(app).catalog
+    await catalog.ready()
+    _check_made_here(app, code)
 
     def edit(before: DispatchPool) -> DispatchPool:
         after = msgspec.structs.replace(before, **given)
@@ -215,6 +217,18 @@ async def _save(
     detail = change_in_words(before.limits(), after.limits())
     app.audit.record(actor_of(request), AuditAction.POOL_CHANGE, f"pool {code}", detail)
     return _view(app, code)
+
+
+def _check_made_here(app: ServedRouter, code: str) -> None:
+    """Refuse to change or delete a pool that was not made here. Raises `UnknownEntryError` if there is none at all."""
+    if code in platform_of(app).catalog.pools:
+        return
+    if _view(app, code).origin is PoolOrigin.CONFIGURATION:
+        detail = (
+            f"there is no dispatch pool {code} that was made here: it comes from the settings or a config source, and "
+            f"is changed or removed there; POST {POOLS} makes one that takes its place"
+        )
+        raise ProblemError(HTTPStatus.NOT_FOUND, detail)
 
 
 def _check_queue(app: ServedRouter, asked: DispatchPool) -> None:

@@ -134,7 +134,8 @@ async def rotate_secret(request: Request[Any, Any, Any], app: TheApp, code: Code
     await platform.catalog.change_subscription(code, edit)
     detail = f"the one before signs for {asked.overlap_seconds:g} s more"
     app.audit.record(actor_of(request), AuditAction.SUBSCRIPTION_SECRET, f"subscription {code}", detail)
-    return SubscriptionWithSecret.with_secret(platform.catalog, platform.catalog.subscription(code), wall, secret)
+    kept = platform.catalog.subscription(code)
+    return SubscriptionWithSecret.with_secret(platform.catalog, kept, wall, app.config.pools, secret)
 
 
 @post(

@@ -1,12 +1,13 @@
 """Subscriptions in requests and answers. A secret is shown once, by whatever made it, and never again."""
 
+from collections.abc import Container
 from datetime import datetime
 from typing import Annotated, Any, Final, Union, get_type_hints
 
 import msgspec
 
 from flowcatalyst.api.secrets import mask_headers, mask_target
-from flowcatalyst.core.message import DispatchMode
+from flowcatalyst.core.message import DEFAULT_POOL, DispatchMode
 from flowcatalyst.dispatch.catalog import Catalog, Kept
 from flowcatalyst.dispatch.catalog_entries import StoredSubscription
 from flowcatalyst.dispatch.job import DEFAULT_RETRY_DELAYS_S, as_time
@@ -50,7 +51,8 @@ class SubscriptionView(msgspec.Struct, rename="camel", kw_only=True):
     """A subscription. The query of its target and headers that may be secrets are masked: what comes back masked in a
     PUT or PATCH stays as it is.
 
-    `problem` says why its webhooks cannot be signed here, so that they wait. `undecidedEvents` were taken by this
+    `problem` says why its webhooks cannot be signed here, so that they wait. `note` says that no pool has its
+    dispatchPoolCode. `undecidedEvents` were taken by this
     process although a filter could not be decided.
     """
 
@@ -72,14 +74,18 @@ class SubscriptionView(msgspec.Struct, rename="camel", kw_only=True):
     headers: dict[str, str]
     secrets: list[SecretView]
     problem: str | None
+    note: str | None
     undecided_events: int
     revision: int
     created_at: datetime | None
     updated_at: datetime | None
 
     @classmethod
-    def of(cls, catalog: Catalog, kept: Kept[StoredSubscription], wall: float) -> "SubscriptionView":
-        return cls(**_shown(catalog, kept, wall))
+    def of(
+        cls, catalog: Catalog, kept: Kept[StoredSubscription], wall: float, pools: Container[str]
+    ) -> "SubscriptionView":
+        """`pools` are those of the configuration."""
+        return cls(**_shown(catalog, kept, wall, pools))
 
 
 class SubscriptionWithSecret(SubscriptionView, rename="camel", kw_only=True):
@@ -89,9 +95,9 @@ class SubscriptionWithSecret(SubscriptionView, rename="camel", kw_only=True):
 
     @classmethod
     def with_secret(
-        cls, catalog: Catalog, kept: Kept[StoredSubscription], wall: float, secret: str
+        cls, catalog: Catalog, kept: Kept[StoredSubscription], wall: float, pools: Container[str], secret: str
     ) -> "SubscriptionWithSecret":
-        return cls(**_shown(catalog, kept, wall), secret=secret)
+        return cls(**_shown(catalog, kept, wall, pools), secret=secret)
 
 
 class SubscriptionPage(msgspec.Struct, rename="camel"):
@@ -101,7 +107,7 @@ class SubscriptionPage(msgspec.Struct, rename="camel"):
     next: str | None
 
 
-def _shown(catalog: Catalog, kept: Kept[StoredSubscription], wall: float) -> dict[str, Any]:
+def _shown(catalog: Catalog, kept: Kept[StoredSubscription], wall: float, pools: Container[str]) -> dict[str, Any]:
     one = kept.document
     return {
         "code": one.code,
@@ -122,11 +128,18 @@ def _shown(catalog: Catalog, kept: Kept[StoredSubscription], wall: float) -> dic
         "headers": mask_headers(one.headers),
         "secrets": [SecretView(as_time(secret.created_at), as_time(secret.until)) for secret in one.signing(wall)],
         "problem": catalog.problem_with_secrets(one.code) or None,
+        "note": _note(catalog, one.dispatch_pool_code, pools),
         "undecided_events": catalog.matcher.undecided.get(one.code, 0),
         "revision": kept.revision,
         "created_at": as_time(kept.created_at),
         "updated_at": as_time(kept.updated_at),
     }
+
+
+def _note(catalog: Catalog, pool: str, pools: Container[str]) -> str | None:
+    if pool == DEFAULT_POOL or pool in pools or pool in catalog.pools:
+        return None
+    return f"There is no pool {pool} here: its jobs go through {DEFAULT_POOL}, with a warning, until there is."
 
 
 def unmasked(asked: Subscription, before: Subscription) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from flowcatalyst.api.callable_targets import check_may_be_called
 from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.dispatch.platform import platform_of
+from flowcatalyst.api.dispatch.subscription_bodies import read_edit
 from flowcatalyst.api.dispatch.subscription_views import (
     NewSubscription,
     SubscriptionChange,
@@ -76,7 +77,7 @@ async def create_subscription(request: Request[Any, Any, Any], app: TheApp) -> S
         raise ProblemError(HTTPStatus.CONFLICT, str(error)) from None
     app.audit.record(actor, AuditAction.SUBSCRIPTION_CREATE, f"subscription {asked.code}", in_words(document))
     kept = platform.catalog.subscription(asked.code)
-    return SubscriptionWithSecret.with_secret(platform.catalog, kept, wall, secret)
+    return SubscriptionWithSecret.with_secret(platform.catalog, kept, wall, app.config.pools, secret)
 
 
 @get(SUBSCRIPTIONS, tags=["Subscriptions"], summary="List subscriptions")
@@ -91,13 +92,18 @@ async def list_subscriptions(
     """By code. No secrets: they are shown only when they are made."""
     catalog, wall = platform_of(app).catalog, app.clock.wall()
     await catalog.ready()
+    known = catalog.subscriptions
+    if cursor is not None and cursor not in known and not any(code > cursor for code in known):
+        detail = f"cursor is {cursor[:100]!r}, which is `next` of no page: no subscription comes after it"
+        raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
     codes = (
         code
-        for code in sorted(catalog.subscriptions)
-        if (cursor is None or code > cursor) and status in (None, catalog.subscriptions[code].document.status)
+        for code in sorted(known)
+        if (cursor is None or code > cursor) and status in (None, known[code].document.status)
     )
     shown = list(islice(codes, limit + 1))
-    items = [SubscriptionView.of(catalog, catalog.subscriptions[code], wall) for code in shown[:limit]]
+    pools = app.config.pools
+    items = [SubscriptionView.of(catalog, known[code], wall, pools) for code in shown[:limit]]
     return SubscriptionPage(items, shown[limit - 1] if len(shown) > limit else None)
 
 
@@ -115,11 +121,9 @@ async def get_subscription(app: TheApp, code: Code) -> SubscriptionView:
     operation_class=with_json_body(Subscription, "All of it but the secret"),
 )
 async def replace_subscription(request: Request[Any, Any, Any], app: TheApp, code: Code) -> SubscriptionView:
-    """What is left out is as for a new one. Its code and its secrets stay. Jobs that were made stay as they are."""
-    asked = await read_json(request, _whole)
-    if asked.code != code:
-        detail = f"code is {asked.code[:100]!r} and the path says {code!r}: the code of a subscription stays"
-        raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
+    """What is left out is as for a new one. Its code and its secrets stay. Jobs that were made stay as they are. The
+    fields of an answer that only tell something, such as `revision`, are passed over."""
+    asked = await read_edit(request, _whole, code, with_code=True)
 
     def edit(before: StoredSubscription) -> StoredSubscription:
         return msgspec.structs.replace(before, **plain_fields(asked) | unmasked(asked, before))
@@ -134,8 +138,9 @@ async def replace_subscription(request: Request[Any, Any, Any], app: TheApp, cod
     operation_class=with_json_body(SubscriptionChange, "What to change"),
 )
 async def change_subscription(request: Request[Any, Any, Any], app: TheApp, code: Code) -> SubscriptionView:
-    """What is left out stays as it is. Jobs that were made stay as they are."""
-    asked = await read_json(request, _change)
+    """What is left out stays as it is. Jobs that were made stay as they are. The fields of an answer that only tell
+    something, such as `revision`, are passed over."""
+    asked = await read_edit(request, _change, code, with_code=False)
     given = {name: value for name, value in msgspec.structs.asdict(asked).items() if value is not msgspec.UNSET}
 
     def edit(before: StoredSubscription) -> StoredSubscription:
@@ -193,7 +198,7 @@ def check(app: ServedRouter, asked: Subscription) -> None:
 def shown(app: ServedRouter, code: str) -> SubscriptionView:
     """Raises `UnknownEntryError`."""
     catalog = platform_of(app).catalog
-    return SubscriptionView.of(catalog, catalog.subscription(code), app.clock.wall())
+    return SubscriptionView.of(catalog, catalog.subscription(code), app.clock.wall(), app.config.pools)
 
 
 def in_words(subscription: Subscription) -> str:

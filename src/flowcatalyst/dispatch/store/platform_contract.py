@@ -124,10 +124,7 @@ class CatalogStore(Protocol):
         """All of a kind, by code."""
 
     async def add(self, kind: EntryKind, code: str, document: str, *, paused: bool = False) -> Entry:
-        """Raises `CodeTakenError`. `paused` is for subscriptions, as `set_paused` in the same unit of work.
-
-        A pause that a subscription of the same code left behind is over, unless this one is paused.
-        """
+        """Raises `CodeTakenError`. A pause that a subscription of its code left behind is over."""
 
     async def change(
         self,
@@ -139,14 +136,15 @@ class CatalogStore(Protocol):
         quiet: bool = False,
         paused: bool | None = None,
     ) -> Entry:
-        """Raises `UnknownEntryError`, or `StaleEntryError` if a revision is given and is not that of the entry.
+        """With `paused` a subscription is paused or resumed in the same unit of work, as by `set_paused`: the two never
+        say different things. Raises `UnknownEntryError`, or `StaleEntryError` if a revision is given and is not that of
+        the entry.
 
         `quiet`: nobody needs to look at it, so the revisions of catalog and entry stay (the last use of a key, say).
-        `paused`: as `set_paused` for a subscription, in the same unit of work; None leaves it as it is.
         """
 
     async def remove(self, kind: EntryKind, code: str) -> None:
-        """Raises `UnknownEntryError`."""
+        """What is left of a subscription is paused in the same unit of work. Raises `UnknownEntryError`."""
 
     async def changed(self, since: int, wait_s: float) -> int:
         """The present revision: as soon as it is not `since`, or after so many seconds."""
@@ -157,6 +155,9 @@ class PauseStore(Protocol):
 
     async def set_paused(self, subscription: str, *, paused: bool) -> None:
         """Jobs that come from now on wait, or do not. For those that are there `settle_pauses` has to go through."""
+
+    async def forget_pause(self, subscription: str) -> None:
+        """End the pause of one that the catalog does not have any more; one that it has stays as it is."""
 
     async def settle_pauses(self, limit: int) -> int:
         """Lock or unlock up to so many lanes of subscriptions that were paused or resumed; 0: none are left to do.

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import asyncpg
 
@@ -256,17 +256,12 @@ class PostgresJobStore:
         quiet: bool = False,
         paused: bool | None = None,
     ) -> Entry:
-        asked: dict[str, Any] = {"kind": kind, "code": code, "document": document, "expected": revision}
-        asked |= {"wall": self._clock.wall(), "quiet": quiet}
-        if paused is None:
-            return await self._record(partial(postgres_catalog.change, **asked))
-        changing = partial(postgres_catalog.change_and_pause, queue=await self._number(), paused=paused, **asked)
-        entry = await self._record(changing)
-        self.database.wake(self.queue.queue)
-        return entry
+        wall, number = self._clock.wall(), await self._number()
+        change = partial(postgres_catalog.change, queue=number, kind=kind, code=code, document=document)
+        return await self._record(partial(change, expected=revision, wall=wall, quiet=quiet, paused=paused))
 
     async def remove(self, kind: EntryKind, code: str) -> None:
-        await self._record(partial(postgres_catalog.remove, kind=kind, code=code))
+        await self._record(partial(postgres_catalog.remove, queue=await self._number(), kind=kind, code=code))
 
     async def changed(self, since: int, wait_s: float) -> int:
         """A process that receives is told of changes by others; looking now and then is for one that does not."""
@@ -293,6 +288,9 @@ class PostgresJobStore:
 
     async def set_paused(self, subscription: str, *, paused: bool) -> None:
         await self._change(partial(postgres_actions.set_paused, subscription=subscription, paused=paused))
+
+    async def forget_pause(self, subscription: str) -> None:
+        await self._change(partial(postgres_catalog.forget_pause, subscription=subscription))
 
     async def settle_pauses(self, limit: int) -> int:
         return await self._change(partial(postgres_actions.settle_pauses, limit=limit))

@@ -14,7 +14,6 @@ from flowcatalyst.dispatch.store.postgres_rows import restored, stored
 from flowcatalyst.storage.postgres import Connection
 
 NOTICE: Final = "catalog"  # that it changed
-_SET_PAUSED: Final = "SELECT set_paused($1, $2, $3)"  # its lock comes before that of the catalog
 _COLUMNS: Final = "kind, code, document, revision, created_at, updated_at"
 
 
@@ -33,6 +32,9 @@ async def entries(connection: Connection, kind: EntryKind) -> list[Entry]:
     return [_entry(row) for row in rows]
 
 
+_SET_PAUSED: Final = "SELECT set_paused($1, $2, $3)"
+
+
 async def add(
     connection: Connection, queue: int, kind: EntryKind, code: str, document: str, wall: float, *, paused: bool
 ) -> Entry:
@@ -47,14 +49,26 @@ async def add(
     return _entry(row)
 
 
-async def change_and_pause(connection: Connection, queue: int, code: str, *, paused: bool, **changed: Any) -> Entry:
-    """Of a subscription: all of it, or nothing."""
-    async with connection.transaction():
-        await connection.execute(_SET_PAUSED, queue, stored(code), paused)
-        return await change(connection, code=code, **changed)
-
-
 async def change(
+    connection: Connection,
+    queue: int,
+    kind: EntryKind,
+    code: str,
+    document: str,
+    expected: int | None,
+    wall: float,
+    *,
+    quiet: bool,
+    paused: bool | None,
+) -> Entry:
+    if paused is None:
+        return await _change(connection, kind, code, document, expected, wall, quiet=quiet)
+    async with connection.transaction():  # which an error ends as well
+        await connection.execute(_SET_PAUSED, queue, stored(code), paused)
+        return await _change(connection, kind, code, document, expected, wall, quiet=quiet)
+
+
+async def _change(
     connection: Connection,
     kind: EntryKind,
     code: str,
@@ -81,6 +95,17 @@ async def change(
     return entry
 
 
-async def remove(connection: Connection, kind: EntryKind, code: str) -> None:
-    if not await connection.fetchval("SELECT remove_entry($1, $2)", kind, stored(code)):
-        raise UnknownEntryError(f"there is no {kind} {code}")
+async def remove(connection: Connection, queue: int, kind: EntryKind, code: str) -> None:
+    async with connection.transaction():
+        if kind is EntryKind.SUBSCRIPTION:
+            await connection.execute(_SET_PAUSED, queue, stored(code), True)
+        if not await connection.fetchval("SELECT remove_entry($1, $2)", kind, stored(code)):
+            raise UnknownEntryError(f"there is no {kind} {code}")
+
+
+async def forget_pause(connection: Connection, queue: int, subscription: str) -> None:
+    async with connection.transaction():
+        await connection.execute("SELECT lock_subscriptions(true)")  # nobody adds it meanwhile
+        kept = "SELECT 1 FROM catalog WHERE kind = $1 AND code = $2"
+        if await connection.fetchval(kept, EntryKind.SUBSCRIPTION, stored(subscription)) is None:
+            await connection.execute(_SET_PAUSED, queue, stored(subscription), False)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.core.message import Delivery, DispatchMode, MessagePointer, Settled, Terms
-from flowcatalyst.dispatch.stamp import JobStamp, LeasedGroup, SecretsOf, no_secrets
+from flowcatalyst.dispatch.stamp import JobStamp, LeasedGroups, SecretsOf, no_secrets
 from flowcatalyst.dispatch.store import postgres_rows
 from flowcatalyst.dispatch.store.platform_contract import Refused, Ticket
 from flowcatalyst.dispatch.store.postgres_rows import headers_of, restored, stored
@@ -81,7 +81,18 @@ class PostgresJobQueue(PostgresQueue):
         super().__init__(store, postgres_rows.QUEUE)
         self.recalls = RecalledLeases()
         self.secrets_of: SecretsOf = no_secrets  # until somebody has a catalog
+        self._groups = LeasedGroups()
         store.on_notice[RECALLS] = self.recalls.ring
+
+    async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
+        results = await super().ack(deliveries)
+        self._groups.settled(deliveries)
+        return results
+
+    async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
+        results = await super().nack(deliveries, delay_s, unlock=unlock)
+        self._groups.settled(deliveries)
+        return results
 
     async def recalled(self, wait_s: float) -> Sequence[Lease]:
         """The notice comes at once; looking now and then is for those that are lost."""
@@ -191,14 +202,13 @@ class PostgresJobQueue(PostgresQueue):
         raise QueueUnavailableError(f"job {ticket.job} cannot be had at the moment: ask again")
 
     def _deliveries(self, taken: Sequence[Any], session: Session) -> list[Delivery]:
-        groups: dict[int, LeasedGroup] = {}  # by lane
-        return [self._delivery(one, session, groups) for one in taken]
+        return [self._delivery(one, session) for one in taken]
 
-    def _delivery(self, one: LeasedJob, session: Session, groups: dict[int, LeasedGroup]) -> Delivery:
+    def _delivery(self, one: LeasedJob, session: Session) -> Delivery:
         group, subscription = one.message_group, one.subscription
         leased = None
-        if one.position is not None:
-            leased = groups.setdefault(one.lane, LeasedGroup(one.delivered or 0))
+        if one.position is not None and group is not None:
+            leased = self._groups.of(group, one.delivered or 0)
         stamp = None
         if leased is not None or subscription is not None:
             stamp = JobStamp(leased, None if subscription is None else restored(subscription), self.secrets_of)

@@ -270,6 +270,9 @@ class SqliteJobStore:
     async def set_paused(self, subscription: str, *, paused: bool) -> None:
         await self._change(partial(pause.set_paused, subscription=subscription, paused=paused))
 
+    async def forget_pause(self, subscription: str) -> None:
+        await self._change(partial(catalog.forget_pause, subscription=subscription))
+
     async def settle_pauses(self, limit: int) -> int:
         return await self._change(partial(pause.settle, limit=limit))
 

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from flowcatalyst.core.message import Delivery, MessagePointer, Settled
 from flowcatalyst.dispatch.job import JobState, Status, number_at
-from flowcatalyst.dispatch.stamp import JobStamp, SecretsOf, no_secrets
+from flowcatalyst.dispatch.stamp import JobStamp, LeasedGroups, SecretsOf, no_secrets
 from flowcatalyst.dispatch.store.job_rows import enter, house, out, recalling, settle
 from flowcatalyst.dispatch.store.job_rows.columns import LOCK, QUEUE, jobs_of
 from flowcatalyst.dispatch.store.job_rows.positions import Positions
@@ -43,6 +43,7 @@ class SqliteJobQueue(EmbeddedQueue):
         super().__init__(store, QUEUE, poll_interval_s=poll_interval_s, long_poll_s=long_poll_s)
         self.recalls = RecalledLeases()
         self.secrets_of: SecretsOf = no_secrets  # of subscriptions, for who has a catalog
+        self._groups = LeasedGroups()
 
     async def change(self, job: Callable[[Connection], T]) -> T:
         """Change the jobs, and let those look again who wait for some."""
@@ -51,12 +52,16 @@ class SqliteJobQueue(EmbeddedQueue):
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
         now, wall = self.store.now(), self._clock.wall()
         job = partial(settle.ack, deliveries=tuple(deliveries), now=now, wall=wall)
-        return await self._run(job) if deliveries else []
+        results = await self._run(job) if deliveries else []
+        self._groups.settled(deliveries)
+        return results
 
     async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
         now, wall = self.store.now(), self._clock.wall()
         job = partial(settle.nack, deliveries=tuple(deliveries), now=now, wall=wall, delay_s=delay_s)
-        return await self._run(partial(job, unlock=unlock)) if deliveries else []
+        results = await self._run(partial(job, unlock=unlock)) if deliveries else []
+        self._groups.settled(deliveries)
+        return results
 
     async def recalled(self, wait_s: float) -> Sequence[Lease]:
         loop = asyncio.get_running_loop()
@@ -175,7 +180,9 @@ class SqliteJobQueue(EmbeddedQueue):
                 headers=dict(job.headers) or None,
             )
             if job.lane is not None or job.subscription is not None:
-                group = taken.positions.groups.get(message.lane)
+                group = None
+                if job.lane is not None and message.lane in taken.positions.delivered:
+                    group = self._groups.of(job.lane, taken.positions.delivered[message.lane])
                 delivery.position = 0 if group is None else taken.positions.of_jobs[number]
                 delivery.stamp = JobStamp(group, job.subscription, self.secrets_of)
             deliveries.append(delivery)

@@ -284,7 +284,9 @@ class Connection(asyncio.Protocol):
             if size > MAX_HEAD_BYTES:
                 raise ValueError("its headers are too large")
         self._status = status
-        if b"timeout" in b"".join(self._head).lower():
+        head = b"".join(self._head)
+        # By `find`: what `in` asks of bytes fails inside Python first, which takes longer than the search.
+        if head.find(b"=") >= 0 and head.lower().find(b"timeout") >= 0:
             for name, value in RawHeaders(self._head):
                 if name == b"keep-alive" and (timeout := _KEEP_ALIVE_TIMEOUT.search(value)):
                     self.keep_alive_s = int(timeout[1]) - KEEP_ALIVE_MARGIN_S

@@ -215,6 +215,8 @@ def ack(
     connection.execute(COUNT, {"queue": queue, "change": -deleted})
     if to_refresh:
         refresh_lanes(connection, queue, to_refresh, now, delays)
+    if not gone:
+        return [Settled.OK] * len(receipts)
     return [Settled.GONE if receipt in gone else Settled.OK for receipt in receipts]
 
 

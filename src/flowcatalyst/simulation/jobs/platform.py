@@ -16,6 +16,7 @@ from flowcatalyst.core.errors import QueueUnavailableError, StorageError
 from flowcatalyst.core.warnings import WarningLog
 from flowcatalyst.core.webhook import secret_of
 from flowcatalyst.dispatch import subscribing
+from flowcatalyst.dispatch.api_keys import ApiKeys
 from flowcatalyst.dispatch.catalog import Catalog
 from flowcatalyst.dispatch.catalog_entries import StoredSubscription
 from flowcatalyst.dispatch.event import Event, NewEvent
@@ -122,6 +123,7 @@ class WitnessedPlatformStore(WitnessedJobStore):
             elif result is None:
                 assert isinstance(job, partial)
                 self.history.add(Kind.ENTRY, job.keywords["code"], self.owner, Version(revision, None))
+                self.history.add(Kind.PAUSE, job.keywords["code"], self.owner)
 
         return await self.queue.witnessed(super()._change_catalog(job), tell, look)
 
@@ -132,6 +134,12 @@ class WitnessedPlatformStore(WitnessedJobStore):
             self.history.add(kind, subscription, self.owner)
 
         await self.queue.witnessed(super().set_paused(subscription, paused=paused), tell)
+
+    async def forget_pause(self, subscription: str) -> None:
+        def tell(_: None) -> None:
+            self.history.add(Kind.RESUME, subscription, self.owner)
+
+        await self.queue.witnessed(super().forget_pause(subscription), tell)
 
     async def settle_pauses(self, limit: int) -> int:
         """A part is small, so that there are several."""
@@ -214,7 +222,8 @@ class PlatformWorld(JobsWorld):
         catalog = WitnessedCatalog(store, sealer, self.clock, WarningLog(self.clock), _nothing)
         catalog.history, catalog.owner = self.history, owner
         store.queue.secrets_of = catalog.secrets_of
-        self.platforms[owner] = Platform(store, catalog, Intake(store, catalog, self._ids, self.clock), sealer)
+        intake, keys = Intake(store, catalog, self._ids, self.clock), ApiKeys(store, self._ids, self.clock)
+        self.platforms[owner] = Platform(store, catalog, intake, sealer, keys)
         return store
 
     def new_secret(self, code: str) -> str:

@@ -101,7 +101,14 @@ def remove(
     if connection.execute(_REMOVE, (kind, code)).rowcount == 0:
         return _unknown(kind, code)
     connection.execute(_NEXT_REVISION).fetchone()
+    if kind is EntryKind.SUBSCRIPTION:
+        set_paused(connection, code, now, wall, paused=True)
     return None
+
+
+def forget_pause(connection: sqlite3.Connection, subscription: str, now: float, wall: float) -> None:
+    if _find(connection, EntryKind.SUBSCRIPTION, subscription) is None:
+        set_paused(connection, subscription, now, wall, paused=False)
 
 
 def _unknown(kind: EntryKind, code: str) -> UnknownEntryError:

@@ -9,7 +9,6 @@ import msgspec
 
 from flowcatalyst.core.message import Delivery
 from flowcatalyst.dispatch.job import JobState, number_at
-from flowcatalyst.dispatch.stamp import LeasedGroup
 from flowcatalyst.dispatch.store.job_rows.columns import QUEUE
 from flowcatalyst.queues.embedded.lanes import encode, one
 from flowcatalyst.queues.embedded.take import Leased
@@ -29,7 +28,7 @@ class Positions:
     """Of jobs that were leased together."""
 
     of_jobs: Mapping[int, int] = field(default_factory=dict)  # by number
-    groups: Mapping[int, LeasedGroup] = field(default_factory=dict)  # by lane
+    delivered: Mapping[int, int] = field(default_factory=dict)  # by lane: the last one of its group
 
 
 def give(
@@ -64,8 +63,7 @@ def give(
         given[group] = before + len(numbers)
     if given:
         connection.execute(_GIVE, {"groups": encode(list(given.items())), "wall": wall})
-    groups = {lane: LeasedGroup(known[group][1] if group in known else 0) for lane, group in lanes.items()}
-    return Positions(of_jobs, groups)
+    return Positions(of_jobs, {lane: known[group][1] if group in known else 0 for lane, group in lanes.items()})
 
 
 def _highest(messages: Sequence[Leased], jobs: Mapping[int, JobState], group: str) -> int:

@@ -167,6 +167,16 @@ class JobRecallSuite:
         await store.end_recall(second)
         assert await bench.finish(store) == ["a1", "a2"]
 
+    async def test_who_ends_a_recall_that_was_not_answered_answers_no_other_one(self, bench: JobBench) -> None:
+        store, other = await bench.store(), await bench.store()
+        await bench.create(store, "a1", "a2", mode=BLOCK)
+        held = await take(store)
+        first, second = await other.recall(["a1"]), await other.recall(["a2"])
+        await other.end_recall(second)
+        assert not await other.returned(first, 0.0)
+        assert await answer(store, held) == ["a1", "a2"]
+        assert await other.returned(first, PATIENCE_S)
+
     async def test_what_a_dead_router_had_is_there_for_who_recalls_it(self, bench: JobBench) -> None:
         store, other = await bench.store(), await bench.store()
         await bench.create(store, "a1", "a2", mode=BLOCK)

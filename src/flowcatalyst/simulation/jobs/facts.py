@@ -3,12 +3,20 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import NamedTuple
 
 from flowcatalyst.core.message import Outcome, Result, Settled
 from flowcatalyst.dispatch.catalog_entries import StoredSubscription
 from flowcatalyst.simulation.jobs.history import Event, KeptEvent, Kind, Received, Version
 
 GONE = Version(0, None)
+
+
+class Heard(NamedTuple):
+    """What a process knows as delivered last of a group, and where in the history it heard that."""
+
+    position: int
+    index: int
 
 
 @dataclass(slots=True)
@@ -39,9 +47,9 @@ class Facts:
     places: dict[str, Places] = field(default_factory=dict)  # by group
     last_seq: dict[tuple[str, str], int] = field(default_factory=dict)  # (process, job) -> position of its last request
     stays: dict[str, int] = field(default_factory=dict)  # job -> position, once an attempt of it failed
-    prev: dict[tuple[str, int, str], int] = field(default_factory=dict)  # (process, lease, lane) -> delivered before
-    own: dict[tuple[str, str], int] = field(default_factory=dict)  # (process, group) -> what it delivered last
-    told: dict[tuple[str, str], int] = field(default_factory=dict)  # and what its store said last of it
+    prev: dict[tuple[str, int, str], Heard] = field(default_factory=dict)  # (process, lease, lane) -> delivered before
+    own: dict[tuple[str, str], Heard] = field(default_factory=dict)  # (process, group) -> what it delivered last
+    told: dict[tuple[str, str], Heard] = field(default_factory=dict)  # and what its store said last of it
     revision: int = 0  # of the catalog
     index: int = 0
 
@@ -111,8 +119,8 @@ class Facts:
 
     def taken(self, event: Event, lane: str, group: str) -> None:
         """A job of a lane was handed out: those of one lease know what was delivered before."""
-        self.prev.setdefault((event.process, event.value.number, lane), self.of_group(group).acked)
-        self.told[event.process, group] = self.of_group(group).acked
+        heard = self.told[event.process, group] = Heard(self.of_group(group).acked, self.index)
+        self.prev.setdefault((event.process, event.value.number, lane), heard)
 
     def answered(self, event: Event, lease: int, lane: str, group: str) -> None:
         seq = self.last_seq.get((event.process, event.job))
@@ -120,7 +128,7 @@ class Facts:
         if seq is None or outcome.result is not Result.SUCCESS:
             return
         self.of_group(group).delivered.add(seq)
-        self.prev[event.process, lease, lane] = self.own[event.process, group] = seq
+        self.prev[event.process, lease, lane] = self.own[event.process, group] = Heard(seq, self.index)
 
     def settled(self, event: Event, group: str) -> None:
         """An attempt was written down: with a success the place of the group, else that of the job."""

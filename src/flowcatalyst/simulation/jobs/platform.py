@@ -31,7 +31,7 @@ from flowcatalyst.dispatch.replaying import Replayed, replay
 from flowcatalyst.dispatch.rotation import rotated, sealed
 from flowcatalyst.dispatch.sealing import Sealer, SealError
 from flowcatalyst.dispatch.store.contract import Acted, Action, Created, Filter
-from flowcatalyst.dispatch.store.platform_contract import Entry, EventAccepted
+from flowcatalyst.dispatch.store.platform_contract import Entry, EventAccepted, UnknownEntryError
 from flowcatalyst.dispatch.subscription import Subscription
 from flowcatalyst.simulation.jobs.history import History, KeptEvent, Kind, Replay, Rotation, ToldEvent, Version
 from flowcatalyst.simulation.jobs.store import Disk, WitnessedJobStore
@@ -99,8 +99,8 @@ class WitnessedPlatformStore(WitnessedJobStore):
         return await self.queue.witnessed(super().accept(events), tell, look)
 
     async def create(self, jobs: Sequence[Job], *, behind: bool = False) -> list[Created]:
-        def tell(results: list[Created]) -> None:
-            for created in results:
+        def tell(results: list[Created] | UnknownEntryError) -> None:
+            for created in [] if isinstance(results, UnknownEntryError) else results:
                 if not created.repeated:
                     self.history.add(Kind.CREATED, created.state.job.id, self.owner, created.state.job)
 

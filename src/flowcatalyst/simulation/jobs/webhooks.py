@@ -90,8 +90,11 @@ def names_what_was_delivered_before(event: Event, story: Story) -> Iterator[str]
         return  # it has it from before: what it knew then is as good
     expected = facts.prev.get((event.process, hold.number, story.lane_of(known)))
     who = event.process, received.group
-    if expected is not None and received.prev not in (expected, facts.own.get(who), facts.told.get(who)):
-        yield f"says that {received.prev} of {received.group} was delivered last, and it was {expected}"
+    if expected is None:
+        return
+    heard = [expected, *(one for one in (facts.own.get(who), facts.told.get(who)) if one is not None)]
+    if received.prev not in [one.position for one in heard if one.index >= expected.index]:
+        yield f"says that {received.prev} of {received.group} was delivered last, and it was {expected.position}"
 
 
 def guards_see_no_gap(event: Event, story: Story) -> Iterator[str]:

@@ -61,12 +61,15 @@ def is_answered(connection: sqlite3.Connection, lanes: Sequence[int], now: float
 
 
 _END: Final = """
-    UPDATE lanes SET recall_epoch = NULL, recalled_until = NULL
+    UPDATE lanes SET recalled_until = NULL
     WHERE id IN (SELECT value FROM json_each(:lanes)) AND recalled_until = :until RETURNING id"""
 
 
 def end(connection: sqlite3.Connection, recall: Recall[float], now: float, wall: float) -> None:
-    """Hand out of these lanes again, but for those that somebody else asked back since then."""
+    """Hand out of these lanes again, but for those that somebody else asked back since then.
+
+    What was not answered stays asked for: somebody else may wait for the answer too.
+    """
     ended = connection.execute(_END, {"lanes": encode(recall.lanes), "until": recall.until}).fetchall()
     refresh(connection, [lane for (lane,) in ended], now)
 

@@ -3,11 +3,14 @@ jobs that go behind all that their groups have waiting."""
 
 from typing import Any
 
+import pytest
+
 from flowcatalyst.core import webhook
 from flowcatalyst.core.message import Delivery, Settled
 from flowcatalyst.dispatch.job import MAX_SEQUENCE
 from flowcatalyst.dispatch.stamp import GROUP_PREV, GROUP_SEQ
-from flowcatalyst.dispatch.store.contract import Cancel, Change, JobStore, Retry
+from flowcatalyst.dispatch.store.contract import Cancel, Change, Filter, JobStore, Retry
+from flowcatalyst.dispatch.store.platform_contract import EntryKind, UnknownEntryError
 from tests.conformance.job_bench import BLOCK, IMMEDIATE, NEXT, PARKED, JobBench, names, take
 
 
@@ -279,6 +282,17 @@ class PositionSuite:
         seen = await bench.finish(store)
         assert [name for name in seen if name[0] == "a" and name != "a9"] == ["a1", "a2", "a3", "a4", "a5"]
         assert [name for name in seen if name[0] == "b"] == ["b1", "b2"]
+
+    async def test_no_past_event_becomes_a_job_of_a_subscription_that_was_removed(self, bench: JobBench) -> None:
+        store, other = await bench.platform(), await bench.platform()
+        await store.add(EntryKind.SUBSCRIPTION, "s", "{}")
+        await store.create([bench.job("a1", "a", BLOCK, subscription="s")], behind=True)
+        await other.remove(EntryKind.SUBSCRIPTION, "s")
+        with pytest.raises(UnknownEntryError, match="the subscription s was removed"):
+            await store.create(
+                [bench.job("a2", "a", BLOCK), bench.job("a3", "a", BLOCK, subscription="s")], behind=True
+            )
+        assert [one.job.id for one in (await store.page(Filter(), 10)).items] == ["a1"]
 
     async def test_a_job_stands_behind_what_a_router_has_in_hand(self, bench: JobBench) -> None:
         store, other = await bench.platform(), await bench.platform()

@@ -14,11 +14,14 @@ from flowcatalyst.dispatch.job import Job
 from flowcatalyst.dispatch.matcher import Matcher
 from flowcatalyst.dispatch.pausing import Cancelled
 from flowcatalyst.dispatch.stamp import JobStamp
+from flowcatalyst.dispatch.store import sqlite_queue
 from flowcatalyst.dispatch.store.job_rows import catalog as catalog_rows
 from flowcatalyst.dispatch.store.job_rows import columns, enter, positions, settle
 from flowcatalyst.dispatch.store.job_rows import events as event_rows
 from flowcatalyst.dispatch.store.job_rows import pause as pause_rows
+from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
 from flowcatalyst.dispatch.subscription import Subscription
+from flowcatalyst.router.settler import Settler
 from tests.mutants.bugs_of_jobs import without_refresh
 from tests.mutants.mutant import Bugs, Hunter, instead_of, set_everywhere
 
@@ -83,15 +86,14 @@ def _() -> None:
 
 @BUGS.add("a removed subscription still gets jobs")
 def _() -> None:
-    set_everywhere(event_rows, "_CODES", "SELECT value FROM json_each(?)")
+    set_everywhere(enter, "_CODES", "SELECT value FROM json_each(?)")
 
 
 @BUGS.add("other processes hear of no change of the catalog")
 def _() -> None:
-    @instead_of(Catalog, "refresh")
-    async def refresh(original: Any, self: Any) -> None:
-        if self._seen is None:
-            await original(self)
+    @instead_of(Catalog, "follow")
+    async def follow(original: Any, self: Any) -> None:
+        await self.ready()
 
 
 @BUGS.add("an added subscription is paused as the one before it was")
@@ -162,6 +164,16 @@ def _() -> None:
         return original(*args, paused=paused or None, **options)
 
 
+@BUGS.add("a subscription is paused or resumed in the catalog first, and in the store a moment later")
+def _() -> None:
+    @instead_of(SqliteJobStore, "change")
+    async def change(original: Any, self: Any, kind: Any, code: str, *args: Any, paused: Any, **more: Any) -> Any:
+        entry = await original(self, kind, code, *args, **more)
+        if paused is not None:
+            await self.set_paused(code, paused=paused)
+        return entry
+
+
 # Removal and replay
 
 
@@ -198,6 +210,13 @@ def _() -> None:
     ) -> Any:
         again = [replace(job, idempotency_key=None) for job in jobs] if behind else jobs
         return original(connection, again, now, wall, behind=behind)
+
+
+@BUGS.add("a replay makes jobs for a subscription that was removed")
+def _() -> None:
+    @instead_of(enter, "create_behind")
+    def create_behind(original: Any, connection: Connection, jobs: Sequence[Job], now: float, wall: float) -> Any:
+        return enter.create(connection, jobs, now, wall, behind=True)
 
 
 # Secrets
@@ -239,8 +258,8 @@ def _() -> None:
 
 @BUGS.add("a position is given to two jobs")
 def _() -> None:
-    @instead_of(positions, "give")
-    def give(original: Any, connection: Connection, *args: Any) -> Any:
+    @instead_of(sqlite_queue, "give_positions")
+    def give_positions(original: Any, connection: Connection, *args: Any) -> Any:
         given = original(connection, *args)
         connection.execute("UPDATE group_positions SET given = given - 1 WHERE given > 1")
         return given
@@ -276,3 +295,13 @@ def _() -> None:
         settled = original(connection, *args, **options)
         connection.execute("UPDATE jobs SET position = NULL WHERE position IS NOT NULL")
         return settled
+
+
+@BUGS.add("an ack that is repeated has the position of a later handing-out")
+def _() -> None:
+    @instead_of(Settler, "ends_already")
+    def ends_already(original: Any, self: Any, delivery: Any) -> bool:
+        position = delivery.position
+        ended = bool(original(self, delivery))
+        delivery.position = position
+        return ended

@@ -8,6 +8,7 @@ import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
@@ -25,6 +26,15 @@ MAX_NACK_TRIES: Final = 3  # after that the lease runs out, which requeues the m
 log = structlog.get_logger("flowcatalyst.settle")
 
 
+@dataclass(slots=True, frozen=True)
+class _LostAck:
+    """What was delivered although its queue takes no ack for it now."""
+
+    attempt: Attempt | None  # that delivered it
+    mark: int  # as what: it may be edited before it is shown again
+    position: int  # as its request told it
+
+
 class Settler:
     """One per queue. `ack` and `nack` return at once; `run` does the work."""
 
@@ -37,8 +47,7 @@ class Settler:
         self._acks: list[Delivery] = []
         self._nacks: dict[tuple[float, bool], list[Delivery]] = defaultdict(list)
         self._nack_tries: dict[Delivery, int] = {}
-        # The attempt that delivered it, and as what: it may be edited before it is shown again.
-        self._remembered: OrderedDict[str, tuple[Attempt | None, int]] = OrderedDict()
+        self._remembered: OrderedDict[str, _LostAck] = OrderedDict()
         self._unowned: dict[str, Delivery] = {}  # acks under way of messages that the tracker does not have
         self._on_acked: dict[Delivery, Callable[[], None]] = {}
         self._on_nacked: dict[Delivery, Callable[[], None]] = {}
@@ -85,10 +94,10 @@ class Settler:
         if ending is not None and not was_changed(ending, delivery):
             adopt_receipt(ending, delivery)
             return True
-        attempt, mark = self._remembered.get(delivery.broker_id, (None, None))
-        if mark is None or mark != content_mark(delivery):
+        remembered = self._remembered.get(delivery.broker_id)
+        if remembered is None or remembered.mark != content_mark(delivery):
             return False
-        delivery.attempt = attempt
+        delivery.attempt, delivery.position = remembered.attempt, remembered.position
         self.ack(delivery)
         return True
 
@@ -175,7 +184,8 @@ class Settler:
                 continue
             else:
                 log.info("delete_remembered", action="delete_remembered", queue=self.name, broker_id=delivery.broker_id)
-                self._remembered[delivery.broker_id] = delivery.attempt, content_mark(delivery)
+                lost = _LostAck(delivery.attempt, content_mark(delivery), delivery.position)
+                self._remembered[delivery.broker_id] = lost
                 if len(self._remembered) > MAX_REMEMBERED_DELETES:
                     self._remembered.popitem(last=False)
             self._tracker.remove(delivery)

@@ -213,7 +213,7 @@ class JobStore(Protocol):
         """Durable when it returns. One whose idempotency key is known is not made again.
 
         `behind`: each stands behind all that its group has waiting now, so that its sequence is raised to the highest
-        one there.
+        one there. Then a job of a subscription that was removed raises `UnknownEntryError`, and none is made.
         """
 
     # Looking: none of these waits for the writer

@@ -106,11 +106,11 @@ class PostgresJobStore:
         if not jobs:
             return []
         if behind:
-            return await self._create(jobs, behind=True)
+            return await self._change(partial(postgres_rows.create_behind, wall=self._clock.wall(), jobs=jobs))
         return await self._creating.keep(jobs, _weight(jobs))
 
-    async def _create(self, jobs: Sequence[Job], *, behind: bool = False) -> list[Created]:
-        return await self._change(partial(postgres_rows.create, wall=self._clock.wall(), jobs=jobs, behind=behind))
+    async def _create(self, jobs: Sequence[Job]) -> list[Created]:
+        return await self._change(partial(postgres_rows.create, wall=self._clock.wall(), jobs=jobs))
 
     # Looking
 

@@ -16,6 +16,7 @@ from flowcatalyst.dispatch.job import (
     encode_headers,
 )
 from flowcatalyst.dispatch.store.contract import ActionTaken, AttemptMade, Created, UnknownJobError
+from flowcatalyst.dispatch.store.platform_contract import UnknownEntryError
 from flowcatalyst.storage.postgres import Connection
 
 QUEUE: Final = "dispatch jobs"  # no queue of a configuration is called so
@@ -52,6 +53,21 @@ def mark(name: str, value: str) -> str:
 _CREATE: Final = (
     f"SELECT repeated, firsts, raised FROM make_jobs($1, $2, $3, NULL, {', '.join(f'${n}' for n in range(4, 26))})"
 )
+
+
+_REMOVED: Final = """
+    SELECT asked.code FROM unnest($1::text[]) AS asked (code) WHERE NOT EXISTS (
+      SELECT 1 FROM catalog AS c WHERE c.kind = 'subscription' AND c.code = asked.code) LIMIT 1"""
+
+
+async def create_behind(connection: Connection, queue: int, wall: float, jobs: Sequence[Job]) -> list[Created]:
+    """Raises `UnknownEntryError`. Nobody removes one while this goes on."""
+    codes = list({stored(job.subscription) for job in jobs if job.subscription is not None})
+    async with connection.transaction():
+        await connection.execute("SELECT lock_subscriptions(false)")
+        if (removed := await connection.fetchval(_REMOVED, codes)) is not None:
+            raise UnknownEntryError(f"the subscription {restored(removed)} was removed: no job is made for it")
+        return await create(connection, queue, wall, jobs, behind=True)
 
 
 async def create(

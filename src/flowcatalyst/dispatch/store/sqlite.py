@@ -96,7 +96,14 @@ class SqliteJobStore:
         await self.queue.close()
 
     async def create(self, jobs: Sequence[Job], *, behind: bool = False) -> list[Created]:
-        return await self._change(partial(enter.create, jobs=tuple(jobs), behind=behind)) if jobs else []
+        if not jobs:
+            return []
+        if not behind:
+            return await self._change(partial(enter.create, jobs=tuple(jobs)))
+        created = await self._change(partial(enter.create_behind, jobs=tuple(jobs)))
+        if isinstance(created, Exception):
+            raise created
+        return created
 
     # Looking
 

@@ -70,6 +70,7 @@ OF_EVENTS: Final = (
     Kind.RESUME,
     Kind.RESUME_TOLD,
     Kind.REMOVE_TOLD,
+    Kind.ROTATE_TOLD,
     Kind.REPLAY,
     Kind.REPLAY_TOLD,
 )

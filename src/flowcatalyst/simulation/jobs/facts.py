@@ -39,6 +39,7 @@ class Facts:
     last_seq: dict[tuple[str, str], int] = field(default_factory=dict)  # (process, job) -> position of its last request
     stays: dict[str, int] = field(default_factory=dict)  # job -> position, once an attempt of it failed
     prev: dict[tuple[str, int, str], int] = field(default_factory=dict)  # (process, lease, lane) -> delivered before
+    own: dict[tuple[str, str], int] = field(default_factory=dict)  # (process, group) -> what it delivered last
     revision: int = 0  # of the catalog
     index: int = 0
 
@@ -115,7 +116,7 @@ class Facts:
         if seq is None or outcome.result is not Result.SUCCESS:
             return
         self.of_group(group).delivered.add(seq)
-        self.prev[event.process, lease, lane] = seq
+        self.prev[event.process, lease, lane] = self.own[event.process, group] = seq
 
     def settled(self, event: Event, group: str) -> None:
         """An attempt was written down: with a success the place of the group, else that of the job."""

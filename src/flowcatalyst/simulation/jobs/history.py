@@ -58,6 +58,7 @@ class Kind(StrEnum):
     RESUME = "resume"  # []
     RESUME_TOLD = "resume told"  # []
     REMOVE_TOLD = "remove told"  # [place of its ENTRY] somebody was told that all its jobs are over
+    ROTATE_TOLD = "rotate told"  # [Rotation] somebody has a new secret
     REPLAY = "replay"  # [Replay] somebody asks for one
     REPLAY_TOLD = "replay told"  # [Replay] all its jobs are there
     RECEIVED = "received"  # [Received] the webhook of a job is at its endpoint
@@ -137,6 +138,14 @@ class Version:
 
     revision: int
     document: StoredSubscription | None
+
+
+class Rotation(NamedTuple):
+    """A new secret, asked for at a wall time; those before sign for so long beside it."""
+
+    secret: str
+    wall: float
+    overlap_s: float
 
 
 @dataclass(slots=True, frozen=True)

@@ -33,7 +33,7 @@ from flowcatalyst.dispatch.sealing import Sealer, SealError
 from flowcatalyst.dispatch.store.contract import Acted, Action, Created, Filter
 from flowcatalyst.dispatch.store.platform_contract import Entry, EventAccepted
 from flowcatalyst.dispatch.subscription import Subscription
-from flowcatalyst.simulation.jobs.history import History, KeptEvent, Kind, Replay, ToldEvent, Version
+from flowcatalyst.simulation.jobs.history import History, KeptEvent, Kind, Replay, Rotation, ToldEvent, Version
 from flowcatalyst.simulation.jobs.store import Disk, WitnessedJobStore
 from flowcatalyst.simulation.jobs.world import HOUSEKEEPING_S, JobsWorld, Process
 
@@ -261,9 +261,11 @@ class PlatformWorld(JobsWorld):
 
     async def rotate(self, process: Process, code: str, overlap_s: float) -> None:
         platform, wall = self.platforms[process.owner], self.clock.wall()
-        edit = rotated(platform.sealer, sealed(platform.sealer, code, self.new_secret(code), wall), wall, overlap_s)
+        secret = self.new_secret(code)
+        edit = rotated(platform.sealer, sealed(platform.sealer, code, secret, wall), wall, overlap_s)
         change = partial(platform.catalog.change_subscription, code, edit)
         await self._ask(process, self._seen(process, code, change))
+        self.history.add(Kind.ROTATE_TOLD, code, process.owner, Rotation(secret, wall, overlap_s))
 
     async def pause_subscription(self, process: Process, code: str) -> None:
         platform, began = self.platforms[process.owner], len(self.history)

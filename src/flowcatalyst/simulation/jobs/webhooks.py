@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from flowcatalyst.dispatch.catalog_entries import StoredSubscription
 from flowcatalyst.receiver import Verdict
-from flowcatalyst.simulation.jobs.history import Event, Kind, Received
-from flowcatalyst.simulation.jobs.story import Known, Story
+from flowcatalyst.simulation.jobs.history import Event, Kind, Received, Rotation
+from flowcatalyst.simulation.jobs.story import GRAIN_S, Known, Story
 
 
 def signed_with_what_is_valid(event: Event, story: Story) -> Iterator[str]:
@@ -19,6 +19,17 @@ def signed_with_what_is_valid(event: Event, story: Story) -> Iterator[str]:
             f"has {received.signatures} signatures, of which {len(received.signed_by)} are of secrets that it had; "
             f"{' or '.join(str(len(one)) for one in valid) or 'none'} are valid"
         )
+
+
+def secrets_overlap(event: Event, story: Story) -> Iterator[str]:
+    """Whoever rotates a secret has those before it sign for as long as he said."""
+    asked: Rotation = event.value
+    documents = [one.document for one in story.facts.versions[event.job] if one.document is not None]
+    new = next(n for n, one in enumerate(documents) if asked.secret in _valid(one, asked.wall))
+    before, at = documents[new - 1], asked.wall + asked.overlap_s - GRAIN_S
+    missing = _valid(before, max(at, asked.wall)) - _valid(documents[new], at) if asked.overlap_s else frozenset()
+    if missing:
+        yield f"{len(missing)} secrets do not sign for {asked.overlap_s:g} s after a rotation"
 
 
 def _valid(document: StoredSubscription, wall: float) -> frozenset[str]:
@@ -65,7 +76,8 @@ def a_position_stays(event: Event, story: Story) -> Iterator[str]:
 
 
 def names_what_was_delivered_before(event: Event, story: Story) -> Iterator[str]:
-    """Group-Prev is the position of the job of the group that was delivered last, as far as its process can know."""
+    """Group-Prev is the position of the job of the group that was delivered last, as far as its process can know: by
+    itself, or as its store said when it handed the job out."""
     received: Received = event.value
     if received.group is None or received.prev is None:
         return
@@ -77,7 +89,7 @@ def names_what_was_delivered_before(event: Event, story: Story) -> Iterator[str]
     if hold is None or hold.process != event.process or hold.index != hold.taken:
         return  # it has it from before: what it knew then is as good
     expected = facts.prev.get((event.process, hold.number, story.lane_of(known)))
-    if expected is not None and received.prev != expected:
+    if expected is not None and received.prev not in (expected, facts.own.get((event.process, received.group))):
         yield f"says that {received.prev} of {received.group} was delivered last, and it was {expected}"
 
 
@@ -102,6 +114,7 @@ def late_only_beside_its_group(event: Event, story: Story) -> Iterator[str]:
 _RECEIVED = frozenset({Kind.RECEIVED})
 RULES = {
     "signed with what is valid": (_RECEIVED, signed_with_what_is_valid),
+    "secrets overlap": (frozenset({Kind.ROTATE_TOLD}), secrets_overlap),
     "a position is of one job": (_RECEIVED, a_position_is_of_one_job),
     "what is ordered has a position": (_RECEIVED, what_is_ordered_has_a_position),
     "positions go up": (_RECEIVED, positions_go_up),

@@ -1,7 +1,7 @@
 """How jobs come into a store, and from there into their lanes when their time has come."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -9,6 +9,7 @@ from flowcatalyst.dispatch.job import Job, JobState, Status, position, sequence_
 from flowcatalyst.dispatch.store.contract import Created
 from flowcatalyst.dispatch.store.job_rows.columns import INSERT, QUEUE, SELECT, refresh, row_of, state_of
 from flowcatalyst.dispatch.store.job_rows.pause import paused_of
+from flowcatalyst.dispatch.store.platform_contract import EntryKind, UnknownEntryError
 from flowcatalyst.queues.embedded import jobs as lanes_and_messages
 from flowcatalyst.queues.embedded import lanes
 from flowcatalyst.queues.embedded.lanes import encode
@@ -48,6 +49,27 @@ def create(
         created.append(Created(JobState(job, Status.PENDING)))
     _enter(connection, entering, now, wall)
     return created
+
+
+_CODES: Final = f"""
+    SELECT code FROM catalog WHERE kind = '{EntryKind.SUBSCRIPTION}' AND code IN (SELECT value FROM json_each(?))"""
+
+
+def codes_of(connection: sqlite3.Connection, jobs: Iterable[Job]) -> tuple[set[str], set[str]]:
+    """The subscriptions of jobs: those that are there, and those that were removed."""
+    codes = {job.subscription for job in jobs if job.subscription is not None}
+    there = {code for (code,) in connection.execute(_CODES, (encode(list(codes)),))} if codes else set()
+    return there, codes - there
+
+
+def create_behind(
+    connection: sqlite3.Connection, jobs: Sequence[Job], now: float, wall: float
+) -> list[Created] | UnknownEntryError:
+    """An error is returned: one that is raised here would undo what shares the transaction."""
+    _, removed = codes_of(connection, jobs)
+    if removed:
+        return UnknownEntryError(f"the subscription {min(removed)} was removed: no job is made for it")
+    return create(connection, jobs, now, wall, behind=True)
 
 
 _LAST: Final = f"""

@@ -14,7 +14,6 @@ from flowcatalyst.dispatch.event import Event
 from flowcatalyst.dispatch.job import Job
 from flowcatalyst.dispatch.store.job_rows import enter, walk
 from flowcatalyst.dispatch.store.platform_contract import (
-    EntryKind,
     EventAccepted,
     EventFilter,
     EventKept,
@@ -33,8 +32,6 @@ _BY_ID: Final = f"SELECT {_SELECTED} FROM events AS e WHERE e.id = ?"
 _KNOWN: Final = f"""
     SELECT {_SELECTED} FROM json_each(?) AS asked
     CROSS JOIN events AS e ON e.deduplication_id = asked.value AND e.deduplication_id IS NOT NULL"""
-_CODES: Final = f"""
-    SELECT code FROM catalog WHERE kind = '{EntryKind.SUBSCRIPTION}' AND code IN (SELECT value FROM json_each(?))"""
 _INSERT: Final = """
     INSERT INTO events (number, id, type, source, subject, grp, correlation_id, deduplication_id, jobs, created_at,
       document, data)
@@ -49,8 +46,7 @@ def accept(
     """Keep events whose deduplication id is new, each with those of its jobs whose subscriptions are still there."""
     ids = [event.deduplication_id for event, _ in events if event.deduplication_id is not None]
     first = _known(connection, ids) if ids else {}
-    codes = {job.subscription for _, jobs in events for job in jobs if job.subscription is not None}
-    wanted = {code for (code,) in connection.execute(_CODES, (encode(list(codes)),))} if codes else set()
+    wanted, _ = enter.codes_of(connection, (job for _, jobs in events for job in jobs))
     accepted: list[EventAccepted] = []
     rows: list[Row] = []
     made: list[Job] = []

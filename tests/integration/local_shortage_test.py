@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from flowcatalyst.core.errors import LocalShortageError, NotSignedError
+from flowcatalyst.core.message import DispatchMode
 from flowcatalyst.core.warnings import WarningCode
 from flowcatalyst.router.breaker import BreakerState
 from flowcatalyst.router.limits import PoolLimits
@@ -51,10 +52,11 @@ async def test_a_shortage_is_waited_out_at_the_head_of_the_group_and_counts_for_
 
 
 @pytest.mark.virtual_time
-async def test_what_cannot_be_signed_here_is_requeued_in_order_for_whoever_can() -> None:
+@pytest.mark.parametrize("mode", [DispatchMode.BLOCK_ON_ERROR, DispatchMode.NEXT_ON_ERROR])
+async def test_what_cannot_be_signed_here_is_requeued_in_order_for_whoever_can(mode: DispatchMode) -> None:
     rig = Rig(latency_s=0.0, default=PoolLimits(concurrency=10, max_delivery_attempts=1))
     rig.endpoint.answers("m1", *[NotSignedError("its secret cannot be opened")] * 3)
-    await rig.publish(*outgoings(["m1", "m2"]))
+    await rig.publish(*(outgoing(name, mode=mode) for name in ("m1", "m2")))
     async with rig:
         await rig.until_empty()
     assert rig.endpoint.started == ["m1"] * 4 + ["m2"]

@@ -13,7 +13,7 @@ from flowcatalyst.dispatch.event import Event
 from flowcatalyst.dispatch.job import Job
 from flowcatalyst.dispatch.matcher import Matcher
 from flowcatalyst.dispatch.pausing import Cancelled
-from flowcatalyst.dispatch.stamp import JobStamp
+from flowcatalyst.dispatch.stamp import JobStamp, LeasedGroups
 from flowcatalyst.dispatch.store import sqlite_queue
 from flowcatalyst.dispatch.store.job_rows import catalog as catalog_rows
 from flowcatalyst.dispatch.store.job_rows import columns, enter, positions, settle
@@ -21,6 +21,7 @@ from flowcatalyst.dispatch.store.job_rows import events as event_rows
 from flowcatalyst.dispatch.store.job_rows import pause as pause_rows
 from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
 from flowcatalyst.dispatch.subscription import Subscription
+from flowcatalyst.router import policy
 from flowcatalyst.router.settler import Settler
 from tests.mutants.bugs_of_jobs import without_refresh
 from tests.mutants.mutant import Bugs, Hunter, instead_of, set_everywhere
@@ -305,3 +306,18 @@ def _() -> None:
         ended = bool(original(self, delivery))
         delivery.position = position
         return ended
+
+
+@BUGS.add("a process that has something of a group in hand does not hear what others delivered of it")
+def _() -> None:
+    @instead_of(LeasedGroups, "of")
+    def of(original: Any, self: Any, group: str, delivered: int) -> Any:
+        leased = self._by_name.get(group)
+        return original(self, group, leased.delivered if leased is not None and leased.in_hand else delivered)
+
+
+@BUGS.add("a job that cannot be signed here is passed by the others of its group")
+def _() -> None:
+    @instead_of(policy, "holds_up")
+    def holds_up(original: Any, delivery: Any) -> bool:
+        return bool(delivery.blocks_group)

@@ -87,3 +87,12 @@ async def test_a_job_that_cannot_be_signed_is_not_sent() -> None:
             await sender.attempt(job(server.port, JobStamp(None, "orders", lost)))
         await sender.close()
     assert not server.requests
+
+
+async def test_what_others_delivered_of_a_group_is_known_with_the_next_lease_of_it() -> None:
+    groups = LeasedGroups()
+    mine = groups.of("orders:7", 1)
+    mine.note(3)
+    assert groups.of("orders:7", 1).delivered == 3  # the store does not know of ours yet
+    assert groups.of("orders:7", 5).delivered == 5
+    assert mine.delivered == 5

@@ -1,5 +1,6 @@
 """What each request for a job says besides: its place in its group, and its signature. Pure."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 from weakref import WeakValueDictionary
@@ -11,6 +12,7 @@ from flowcatalyst.http.signing import sign
 
 GROUP_SEQ: Final = f"{OUR_PREFIX}Group-Seq"
 GROUP_PREV: Final = f"{OUR_PREFIX}Group-Prev"
+MOST_REMEMBERED: Final = 100  # positions of a group: more than one lease has
 
 # The secrets that a subscription is signed with at a time, the newest first. Raises `NotSignedError` if they cannot be
 # had here; none: it is not signed.
@@ -25,11 +27,16 @@ def no_secrets(subscription: str, wall: float) -> Sequence[str]:
 class LeasedGroup:
     """What the jobs of one lease of a group know of each other: which of the group was delivered last."""
 
-    __slots__ = ("__weakref__", "delivered", "in_hand")
+    __slots__ = ("__weakref__", "delivered", "in_hand", "ours")
 
     def __init__(self, delivered: int) -> None:
         self.delivered = delivered  # its position; 0: none was
         self.in_hand = 0  # jobs that are leased here and not settled
+        self.ours = deque([delivered], MOST_REMEMBERED)  # what was known here as delivered, the latest last
+
+    def note(self, delivered: int) -> None:
+        self.delivered = delivered
+        self.ours.append(delivered)
 
 
 class LeasedGroups:
@@ -41,10 +48,12 @@ class LeasedGroups:
 
     def of(self, group: str, delivered: int) -> LeasedGroup:
         """For one more job. `delivered` is what the store knows: less than we do while something of the group is in
-        hand."""
+        hand, but for what others delivered meanwhile."""
         leased = self._by_name.get(group)
         if leased is None or not leased.in_hand:
             leased = self._by_name[group] = LeasedGroup(delivered)
+        elif delivered not in leased.ours:
+            leased.note(delivered)
         leased.in_hand += 1
         return leased
 
@@ -83,4 +92,4 @@ class JobStamp:
 
     def delivered(self, delivery: Delivery) -> None:
         if self._group is not None:
-            self._group.delivered = delivery.position
+            self._group.note(delivery.position)

@@ -30,6 +30,7 @@ class Facts:
     seen_one: dict[tuple[str, str], int] = field(default_factory=dict)  # and of a subscription that it changed itself
     intakes: dict[str, tuple[str, int]] = field(default_factory=dict)  # event -> process, its place in the history
     seen_at: dict[str, dict[str, int]] = field(default_factory=dict)  # event or replay -> code -> revision
+    kept_before: dict[str, int] = field(default_factory=dict)  # replay -> how many events there were when it began
     kept: dict[str, KeptEvent] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)  # deduplication id -> event
     paused: dict[str, int] = field(default_factory=dict)  # subscriptions, and since when
@@ -40,6 +41,7 @@ class Facts:
     stays: dict[str, int] = field(default_factory=dict)  # job -> position, once an attempt of it failed
     prev: dict[tuple[str, int, str], int] = field(default_factory=dict)  # (process, lease, lane) -> delivered before
     own: dict[tuple[str, str], int] = field(default_factory=dict)  # (process, group) -> what it delivered last
+    told: dict[tuple[str, str], int] = field(default_factory=dict)  # and what its store said last of it
     revision: int = 0  # of the catalog
     index: int = 0
 
@@ -77,6 +79,7 @@ class Facts:
                 self.seen_at[event.job] = self._all_seen(event.process)
             case Kind.REPLAY:
                 self.seen_at.setdefault(event.value.id, {event.job: self.revision_seen(event.process, event.job)})
+                self.kept_before.setdefault(event.value.id, len(self.kept))
             case Kind.KEPT:
                 self.kept[event.job] = event.value
                 if event.value.key is not None:
@@ -109,6 +112,7 @@ class Facts:
     def taken(self, event: Event, lane: str, group: str) -> None:
         """A job of a lane was handed out: those of one lease know what was delivered before."""
         self.prev.setdefault((event.process, event.value.number, lane), self.of_group(group).acked)
+        self.told[event.process, group] = self.of_group(group).acked
 
     def answered(self, event: Event, lease: int, lane: str, group: str) -> None:
         seq = self.last_seq.get((event.process, event.job))

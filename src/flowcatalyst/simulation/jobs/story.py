@@ -185,8 +185,10 @@ class Story:
 
     def _answer(self, known: Known, event: Event) -> None:
         outcome: Outcome = event.value
-        if known.job.group is not None and known.hold is not None and known.hold.process == event.process:
-            self.facts.answered(event, known.hold.number, self.lane_of(known), known.job.group)
+        if known.job.group is not None:
+            has_it = known.hold is not None and known.hold.process == event.process
+            lease = known.hold.number if known.hold is not None and has_it else 0
+            self.facts.answered(event, lease, self.lane_of(known), known.job.group)
         known.flights.discard(event.process)
         known.tried[event.process] = self.index
         if outcome.result is Result.SUCCESS:

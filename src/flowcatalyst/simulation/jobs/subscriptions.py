@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from flowcatalyst.core.message import DispatchMode
@@ -106,11 +107,12 @@ def a_replay_stands_behind(event: Event, story: Story) -> Iterator[str]:
 
 
 def a_replay_is_whole(event: Event, story: Story) -> Iterator[str]:
-    """Who is told that a replay is done has a job for each event of its span that the subscription wants."""
+    """Who is told that a replay is done has a job for each event of its span that the subscription wants, of those that
+    were there when he asked for it."""
     facts, asked = story.facts, event.value
     assert isinstance(asked, Replay)
     versions = facts.since(event.job, facts.seen_at[asked.id][event.job])
-    for name, kept in facts.kept.items():
+    for name, kept in islice(facts.kept.items(), facts.kept_before[asked.id]):
         is_in_span = asked.span[0] <= kept.created_at < asked.span[1]
         key = f"replay:{asked.id}:{name}:{event.job}"
         if is_in_span and all(wants(one.document, kept.type) for one in versions) and key not in story.keys:

@@ -77,7 +77,7 @@ def a_position_stays(event: Event, story: Story) -> Iterator[str]:
 
 def names_what_was_delivered_before(event: Event, story: Story) -> Iterator[str]:
     """Group-Prev is the position of the job of the group that was delivered last, as far as its process can know: by
-    itself, or as its store said when it handed the job out."""
+    itself, or as its store said when it handed out this job or another one of the group."""
     received: Received = event.value
     if received.group is None or received.prev is None:
         return
@@ -89,7 +89,8 @@ def names_what_was_delivered_before(event: Event, story: Story) -> Iterator[str]
     if hold is None or hold.process != event.process or hold.index != hold.taken:
         return  # it has it from before: what it knew then is as good
     expected = facts.prev.get((event.process, hold.number, story.lane_of(known)))
-    if expected is not None and received.prev not in (expected, facts.own.get((event.process, received.group))):
+    who = event.process, received.group
+    if expected is not None and received.prev not in (expected, facts.own.get(who), facts.told.get(who)):
         yield f"says that {received.prev} of {received.group} was delivered last, and it was {expected}"
 
 

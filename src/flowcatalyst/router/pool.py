@@ -355,7 +355,7 @@ class Pool:
                 self.stats.retried += 1
                 self._hold(delivery, after_s, f"retry after {policy.in_words(delivery.failures)}")
             case Nack(delay_s):
-                self._requeue(delivery, delay_s, self.limits.failure_scope if policy.holds_up(delivery) else None)
+                self._requeue(delivery, delay_s, self.limits.failure_scope if delivery.blocks_group else None)
         self._nack_waiting(delivery)
         if self.admission.asked_in_vain:
             self._tell_capacity()

@@ -12,10 +12,12 @@ from typing import Any
 import aiohttp
 import pytest
 
-from flowcatalyst.core.errors import LocalShortageError
+from flowcatalyst.core.errors import LocalShortageError, NotSignedError
+from flowcatalyst.core.message import DispatchMode
 from flowcatalyst.core.warnings import WarningCode
 from flowcatalyst.router.breaker import BreakerState
 from flowcatalyst.router.limits import PoolLimits
+from flowcatalyst.router.policy import UNSIGNED_DELAY_S
 from tests.support.hosts import World
 from tests.support.http_servers import Gate, raw_server
 from tests.support.patience import PATIENCE_S
@@ -47,6 +49,19 @@ async def test_a_shortage_is_waited_out_at_the_head_of_the_group_and_counts_for_
         assert sum(rig.pool.stats.attempts.values()) == 2
         (warning,) = rig.warnings.recent()
         assert (warning.code, warning.count) == (WarningCode.LOCAL_SHORTAGE, 30)
+
+
+@pytest.mark.virtual_time
+@pytest.mark.parametrize("mode", [DispatchMode.BLOCK_ON_ERROR, DispatchMode.NEXT_ON_ERROR])
+async def test_what_cannot_be_signed_here_is_requeued_in_order_for_whoever_can(mode: DispatchMode) -> None:
+    rig = Rig(latency_s=0.0, default=PoolLimits(concurrency=10, max_delivery_attempts=1))
+    rig.endpoint.answers("m1", *[NotSignedError("its secret cannot be opened")] * 3)
+    await rig.publish(*(outgoing(name, mode=mode) for name in ("m1", "m2")))
+    async with rig:
+        await rig.until_empty()
+    assert rig.endpoint.started == ["m1"] * 4 + ["m2"]
+    assert [delay_s for name, delay_s in rig.queue.nacked if name == "m1"] == [UNSIGNED_DELAY_S] * 3
+    assert (rig.dead_letters.letters, sum(rig.pool.stats.attempts.values())) == ([], 2)
 
 
 @pytest.mark.virtual_time

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from flowcatalyst.core.message import Nack
 from flowcatalyst.dispatch import pausing, rotation
 from flowcatalyst.dispatch.catalog import Catalog
 from flowcatalyst.dispatch.event import Event
@@ -22,6 +23,7 @@ from flowcatalyst.dispatch.store.job_rows import pause as pause_rows
 from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
 from flowcatalyst.dispatch.subscription import Subscription
 from flowcatalyst.router import policy
+from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.settler import Settler
 from tests.mutants.bugs_of_jobs import without_refresh
 from tests.mutants.mutant import Bugs, Hunter, instead_of, set_everywhere
@@ -326,6 +328,10 @@ def _() -> None:
 
 @BUGS.add("a job that cannot be signed here is passed by the others of its group")
 def _() -> None:
-    @instead_of(policy, "holds_up")
-    def holds_up(original: Any, delivery: Any) -> bool:
-        return bool(delivery.blocks_group)
+    @instead_of(Pool, "_abandon")
+    def _abandon(original: Any, self: Any, delivery: Any, *, unsigned: bool = False, **options: Any) -> None:
+        if unsigned and not self.draining:
+            self._end_attempt(delivery, None, self._now())
+            self._conclude(delivery, Nack(policy.UNSIGNED_DELAY_S))
+        else:
+            original(self, delivery, unsigned=unsigned, **options)

@@ -76,11 +76,6 @@ def in_words(failures: int) -> str:
     return f"{failures} failed attempt{'' if failures == 1 else 's'}"
 
 
-def holds_up(delivery: Delivery) -> bool:
-    """Whether those behind it wait when it is nacked: by its mode, or since it was not even tried."""
-    return delivery.blocks_group or (delivery.ordered and not delivery.number)
-
-
 def decide(
     outcome: Outcome,
     delivery: Delivery,

@@ -192,11 +192,11 @@ class Pool:
         if not len(self._scheduler):
             self._drained.set()
 
-    def release(self, delivery: Delivery, *, recalled: bool = False, told: Told = None) -> int:
+    def release(self, delivery: Delivery, *, recalled: bool = False, told: Told = None, delay_s: float = 0.0) -> int:
         """Forget a waiting message that is not ours, nack what is behind it; how many. A recalled one is nacked too."""
         cut_off = self._scheduler.cut(delivery, attrgetter("is_shown_again"))
         for one in cut_off if recalled else cut_off[1:]:
-            self._nack(one, 0.0 if recalled else self._tools.delays.follower_s, told=told)
+            self._nack(one, delay_s if recalled else self._tools.delays.follower_s, told=told)
         self._tell_capacity()
         return len(cut_off)
 
@@ -299,7 +299,7 @@ class Pool:
 
     async def _process(self, delivery: Delivery) -> None:
         """One attempt and what follows from it."""
-        outcome, concluded, waits_for = None, False, ""
+        outcome, concluded, waits_for, unsigned = None, False, "", False
         timeout_s = self._endpoints.timeout_s(delivery.pointer.mediation_target, delivery.attempt_at)
         if delivery.terms is not None:
             timeout_s = min(timeout_s or inf, delivery.terms.timeout_s)
@@ -307,10 +307,7 @@ class Pool:
             try:
                 outcome = await self._tools.mediator.attempt(delivery, timeout_s)
             except LocalShortageError as shortage:  # there was no attempt
-                waits_for = self._judge.no_attempt(delivery, shortage)
-                if concluded := isinstance(shortage, NotSignedError):  # another process may be able to
-                    self._end_attempt(delivery, None, self._now())
-                    self._conclude(delivery, Nack(policy.UNSIGNED_DELAY_S))
+                waits_for, unsigned = self._judge.no_attempt(delivery, shortage), isinstance(shortage, NotSignedError)
                 return
             except Exception as error:  # a bug of ours must not cost a slot or a message
                 outcome = self._judge.crashed(error)
@@ -324,7 +321,7 @@ class Pool:
             concluded = True
         finally:
             if not concluded:
-                self._abandon(delivery, attempted=outcome is not None, waits_for=waits_for)
+                self._abandon(delivery, attempted=outcome is not None, waits_for=waits_for, unsigned=unsigned)
 
     def _end_attempt(self, delivery: Delivery, outcome: Outcome | None, now: float) -> None:
         """Tell breaker and shares that the attempt ended, and let go who waited for that. None: it was cut off."""
@@ -358,7 +355,7 @@ class Pool:
                 self.stats.retried += 1
                 self._hold(delivery, after_s, f"retry after {policy.in_words(delivery.failures)}")
             case Nack(delay_s):
-                self._requeue(delivery, delay_s, self.limits.failure_scope if policy.holds_up(delivery) else None)
+                self._requeue(delivery, delay_s, self.limits.failure_scope if delivery.blocks_group else None)
         self._nack_waiting(delivery)
         if self.admission.asked_in_vain:
             self._tell_capacity()
@@ -378,7 +375,7 @@ class Pool:
         self._scheduler.await_ack(delivery)
         delivery.source.ack(delivery, acked)
 
-    def _abandon(self, delivery: Delivery, *, attempted: bool, waits_for: str = "") -> None:
+    def _abandon(self, delivery: Delivery, *, attempted: bool, waits_for: str = "", unsigned: bool = False) -> None:
         """The attempt was cancelled: whether the endpoint got it is unknown, so the message stays ours to nack."""
         if not attempted:
             self._end_attempt(delivery, None, self._now())
@@ -387,6 +384,9 @@ class Pool:
             self._nack_waiting(delivery)
         elif attempted:
             self._hold(delivery, self._tools.delays.nack_delay_s, "an internal error: its attempt was not judged")
+        elif unsigned:  # in order, and without having failed: another process may be able to sign it
+            self._scheduler.unstart(delivery)
+            self.release(delivery, recalled=True, delay_s=policy.UNSIGNED_DELAY_S)
         elif waits_for:
             self._hold(delivery, policy.SHORTAGE_PAUSE_S, waits_for)
         else:

@@ -16,7 +16,7 @@ class Heard(NamedTuple):
     """What a process knows as delivered last of a group, and where in the history it heard that."""
 
     position: int
-    index: int
+    at: int
 
 
 @dataclass(slots=True)

@@ -93,7 +93,7 @@ def names_what_was_delivered_before(event: Event, story: Story) -> Iterator[str]
     if expected is None:
         return
     heard = [expected, *(one for one in (facts.own.get(who), facts.told.get(who)) if one is not None)]
-    if received.prev not in [one.position for one in heard if one.index >= expected.index]:
+    if received.prev not in [one.position for one in heard if one.at >= expected.at]:
         yield f"says that {received.prev} of {received.group} was delivered last, and it was {expected.position}"
 
 

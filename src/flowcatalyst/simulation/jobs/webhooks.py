@@ -92,8 +92,9 @@ def names_what_was_delivered_before(event: Event, story: Story) -> Iterator[str]
     who = event.process, received.group
     if expected is None:
         return
-    heard = [expected, *(one for one in (facts.own.get(who), facts.told.get(who)) if one is not None)]
-    if received.prev not in [one.position for one in heard if one.at >= expected.at]:
+    own, told = facts.own.get(who, expected), facts.told.get(who, expected)
+    heard = {expected.position, own.position, told.position if told.at > expected.at else expected.position}
+    if received.prev not in heard:
         yield f"says that {received.prev} of {received.group} was delivered last, and it was {expected.position}"
 
 

@@ -293,7 +293,7 @@ async def test_a_database_of_jobs_is_asked_unless_the_platform_is_off(tmp_path: 
     code, report = await check("--data-dir", tmp_path / "data", env=env)
     assert (code, [one["name"] for one in report["others"] if not one["ok"]]) == (1, ["database of jobs"])
     code, report = await check("--data-dir", tmp_path / "data", env=env | {"FLOWCATALYST_PLATFORM__ENABLED": "false"})
-    assert (code, [one["name"] for one in report["others"]]) == (0, ["data folder"])
+    assert (code, [one["name"] for one in report["others"]]) == (0, ["data folder", "port"])
     (tmp_path / "asyncpg.py").write_text("raise ModuleNotFoundError('it is not installed', name='asyncpg')")
     path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     code, report = await check("--data-dir", tmp_path / "data", env=env | {"PYTHONPATH": path})

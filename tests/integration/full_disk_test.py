@@ -18,6 +18,10 @@ from tests.support.router_process import RouterProcess, Waits, router_process
 BODY = {"mediationTarget": "http://127.0.0.1:9/"}
 
 
+# Of jobs there is a larger file, and what it may have the queue may have too.
+ONE_FILE = "[platform]\nenabled = false\n"
+
+
 def fill_disk(router: RouterProcess) -> None:
     """No file of the process grows beyond what its largest one has now."""
     most = max(file.stat().st_size for file in router.data_dir.iterdir())
@@ -56,7 +60,7 @@ async def test_a_full_disk_is_told_once_and_so_is_that_there_is_space_again(tmp_
         notify = f'[notifications]\nwebhook_url = "{webhook.url("/hook")}"\nbatch_s = 0.1\n'
         async with (
             asyncio.timeout(PATIENCE_S),
-            router_process(tmp_path, Waits(more=notify)) as router,
+            router_process(tmp_path, Waits(more=f"{notify}\n{ONE_FILE}")) as router,
             aiohttp.ClientSession(router.url) as session,
         ):
             assert await publish(session, 1) == 202

@@ -13,7 +13,7 @@ import pytest
 SOMEBODY = 65534
 # Everything is loaded before: the checkout may be closed to others as well.
 COMMAND = """
-import os, sys
+import encodings.idna, os, sys  # what is loaded later cannot be read by everybody
 from flowcatalyst.cli.main import command_line, main
 command_line()
 if os.getuid() == 0:

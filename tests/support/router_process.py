@@ -99,7 +99,8 @@ class RouterProcess:
             self.process.send_signal(signal.SIGSTOP)
             while not self._stands_still():
                 await asyncio.sleep(0)
-            if _can_be_written(self.data_dir / "queue.db") and (self._waits() or not while_it_waits):
+            files = [path for path in (self.data_dir / "queue.db", self.data_dir / "jobs.db") if path.exists()]
+            if all(map(_can_be_written, files)) and (self._waits() or not while_it_waits):
                 return
             self.resume()
             await asyncio.sleep(0.01)  # long enough to end its transaction

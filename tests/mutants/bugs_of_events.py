@@ -17,7 +17,7 @@ from flowcatalyst.dispatch.pausing import Cancelled
 from flowcatalyst.dispatch.stamp import JobStamp, LeasedGroups
 from flowcatalyst.dispatch.store import sqlite_queue
 from flowcatalyst.dispatch.store.job_rows import catalog as catalog_rows
-from flowcatalyst.dispatch.store.job_rows import columns, enter, positions, recalling, settle
+from flowcatalyst.dispatch.store.job_rows import columns, enter, positions, settle
 from flowcatalyst.dispatch.store.job_rows import events as event_rows
 from flowcatalyst.dispatch.store.job_rows import pause as pause_rows
 from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
@@ -99,17 +99,6 @@ def _() -> None:
         await self.ready()
 
 
-@BUGS.add("an added subscription is paused as the one before it was")
-def _() -> None:
-    @instead_of(catalog_rows, "add")
-    def add(original: Any, connection: Connection, *args: Any, **options: Any) -> Any:
-        before = connection.execute("SELECT * FROM paused_subscriptions").fetchall()
-        added = original(connection, *args, **options)
-        connection.execute("DELETE FROM paused_subscriptions")
-        connection.executemany("INSERT INTO paused_subscriptions VALUES (?, ?, ?)", before)
-        return added
-
-
 # Pauses
 
 
@@ -175,14 +164,6 @@ def _() -> None:
         if paused is not None:
             await self.set_paused(code, paused=paused)
         return entry
-
-
-@BUGS.add("who gives up a recall takes back what others asked for")
-def _() -> None:
-    @instead_of(recalling, "end")
-    def end(original: Any, connection: Connection, recall: Any, now: float, wall: float) -> None:
-        connection.executemany("UPDATE lanes SET recall_epoch = NULL WHERE id = ?", [(lane,) for lane in recall.lanes])
-        original(connection, recall, now, wall)
 
 
 # Removal and replay

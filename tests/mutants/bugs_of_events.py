@@ -17,7 +17,7 @@ from flowcatalyst.dispatch.pausing import Cancelled
 from flowcatalyst.dispatch.stamp import JobStamp, LeasedGroups
 from flowcatalyst.dispatch.store import sqlite_queue
 from flowcatalyst.dispatch.store.job_rows import catalog as catalog_rows
-from flowcatalyst.dispatch.store.job_rows import columns, enter, positions, settle
+from flowcatalyst.dispatch.store.job_rows import columns, enter, positions, recalling, settle
 from flowcatalyst.dispatch.store.job_rows import events as event_rows
 from flowcatalyst.dispatch.store.job_rows import pause as pause_rows
 from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
@@ -99,6 +99,21 @@ def _() -> None:
         await self.ready()
 
 
+@BUGS.add(
+    "an added subscription is paused as the one before it was",
+    test="tests/conformance/sqlite_job_store_test.py::TestSqliteJobStore::"
+    "test_a_new_subscription_is_not_paused_by_what_one_of_its_code_left",
+)
+def _() -> None:
+    @instead_of(catalog_rows, "add")
+    def add(original: Any, connection: Connection, *args: Any, **options: Any) -> Any:
+        before = connection.execute("SELECT * FROM paused_subscriptions").fetchall()
+        added = original(connection, *args, **options)
+        connection.execute("DELETE FROM paused_subscriptions")
+        connection.executemany("INSERT INTO paused_subscriptions VALUES (?, ?, ?)", before)
+        return added
+
+
 # Pauses
 
 
@@ -166,6 +181,14 @@ def _() -> None:
         return entry
 
 
+@BUGS.add("who gives up a recall takes back what others asked for")
+def _() -> None:
+    @instead_of(recalling, "end")
+    def end(original: Any, connection: Connection, recall: Any, now: float, wall: float) -> None:
+        connection.executemany("UPDATE lanes SET recall_epoch = NULL WHERE id = ?", [(lane,) for lane in recall.lanes])
+        original(connection, recall, now, wall)
+
+
 # Removal and replay
 
 
@@ -204,7 +227,11 @@ def _() -> None:
         return original(connection, again, now, wall, behind=behind)
 
 
-@BUGS.add("a replay makes jobs for a subscription that was removed")
+@BUGS.add(
+    "a replay makes jobs for a subscription that was removed",
+    test="tests/conformance/sqlite_job_store_test.py::TestSqliteJobStore::"
+    "test_no_past_event_becomes_a_job_of_a_subscription_that_was_removed",
+)
 def _() -> None:
     @instead_of(enter, "create_behind")
     def create_behind(original: Any, connection: Connection, jobs: Sequence[Job], now: float, wall: float) -> Any:
@@ -289,7 +316,10 @@ def _() -> None:
         return settled
 
 
-@BUGS.add("an ack that is repeated has the position of a later handing-out")
+@BUGS.add(
+    "an ack that is repeated has the position of a later handing-out",
+    test="tests/unit/lost_acks_test.py::test_a_repeated_ack_names_the_position_that_the_request_had",
+)
 def _() -> None:
     @instead_of(Settler, "ends_already")
     def ends_already(original: Any, self: Any, delivery: Any) -> bool:

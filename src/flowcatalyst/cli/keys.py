@@ -34,9 +34,7 @@ Key = Annotated[
 ]
 Id = Annotated[str, typer.Argument(metavar="ID", help="Of the key, as `keys list` shows it")]
 
-keys = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Make, list, rotate and revoke API keys."
-)
+keys = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make, list, rotate and revoke API keys.")
 
 
 @keys.command()

@@ -10,9 +10,16 @@ from flowcatalyst.core.errors import InvalidMessageError
 MAX_HEADERS: Final = 32
 MAX_HEADERS_BYTES: Final = 8 * 1024  # names and values of all of them: what servers take
 OUR_PREFIX: Final = "X-FlowCatalyst-"
+TRACEPARENT: Final = "traceparent"  # of W3C Trace Context: which span of which trace something belongs to
+TRACESTATE: Final = "tracestate"
+MAX_TRACE_CHARS: Final = 512  # of each of the two
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LONGEST_SHOWN: Final = 60
+# Version 00 has nothing more; a later one may. Neither id is zero.
+_TRACEPARENT: Final = re.compile(
+    r"(?!ff|00.{54})[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?:-[!-~]*)?"
+)
 # What frames a request, belongs to its connection, or tells how its answer is read.
 _ROUTERS_OWN: Final = frozenset(
     [
@@ -41,6 +48,25 @@ def header_safe(text: str) -> str:
     if text.isascii() and text.isprintable() and "%" not in text and text == text.strip():
         return text
     return quote(text, safe="")
+
+
+def trace_context(said: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
+    """The headers that continue a trace, of what an event or a message says of it; none if it cannot be continued.
+
+    The names are in small letters. A fault in them is no fault of the message: it starts a trace of its own.
+    """
+    parent, state = said.get(TRACEPARENT), said.get(TRACESTATE)
+    if not isinstance(parent, str) or len(parent) > MAX_TRACE_CHARS or not _TRACEPARENT.fullmatch(parent):
+        return ()
+    if not isinstance(state, str) or not 0 < len(state) <= MAX_TRACE_CHARS:
+        return ((TRACEPARENT, parent),)
+    is_header = state.isascii() and state.isprintable()
+    return ((TRACEPARENT, parent), (TRACESTATE, state)) if is_header else ((TRACEPARENT, parent),)
+
+
+def names_trace(header: str) -> bool:
+    """Whether a header of this name is part of what continues a trace."""
+    return header.lower() in (TRACEPARENT, TRACESTATE)
 
 
 def check_headers(headers: Mapping[str, str], has_token: bool = False) -> None:

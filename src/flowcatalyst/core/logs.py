@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from math import isinf
 from pathlib import Path
 from typing import Any, Final, Literal, TextIO
@@ -30,7 +31,7 @@ import structlog
 from flowcatalyst.core.block_writer import BlockWriter
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import ConfigurationError
-from flowcatalyst.core.message import ACK, Ack, Delivery, Nack, Outcome, Reject, Result, Retry, Verdict
+from flowcatalyst.core.message import ACK, SUCCESS, Ack, Delivery, Nack, Outcome, Reject, Result, Retry, Verdict
 from flowcatalyst.core.terminal import visible
 
 LogFormat = Literal["auto", "json", "console"]
@@ -46,7 +47,8 @@ _CONTROLS_LEFT_BY_JSON: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]")  # in UTF-8
 class LineSink:
     """Writes lines to a file, soon. While no event loop runs, the main thread waits until they are written.
 
-    A line is bytes, or a function that makes them: many made in one go cost far less than each in between other work.
+    A line is bytes, or a function that makes what is written as JSON: many made in one go cost far less than each in
+    between other work.
     `tell_dropped` makes the line that says how many were dropped before it.
     """
 
@@ -55,19 +57,20 @@ class LineSink:
         self.writer = writer
         self._tell_dropped = tell_dropped
         self._told = 0  # of the dropped ones
-        self._lines: list[bytes | Callable[[], bytes]] = []
+        self._lines: list[bytes | Callable[[], object]] = []
         self._flushing = threading.RLock()  # threads of libraries log too, and destructors at any moment
 
-    def msg(self, line: bytes | Callable[[], bytes]) -> None:
-        self._lines.append(line)
-        if len(self._lines) == 1:
+    def msg(self, line: bytes | Callable[[], object]) -> None:
+        lines = self._lines
+        lines.append(line)
+        if len(lines) == 1:
             try:
                 asyncio.get_running_loop().call_later(FLUSH_AFTER_S, self.flush)
             except RuntimeError:
                 self.flush()
                 if threading.current_thread() is threading.main_thread():
                     self.writer.wait(LAST_WORDS_S)
-        elif len(self._lines) >= FLUSH_AFTER_LINES:
+        elif len(lines) >= FLUSH_AFTER_LINES:
             self.flush()
 
     debug = info = warning = error = msg  # what structlog calls
@@ -76,7 +79,7 @@ class LineSink:
         """Hand what was collected to the writer."""
         with self._flushing:
             lines, self._lines = self._lines, []
-            made = [line if isinstance(line, bytes) else line() for line in lines]
+            made = [line if isinstance(line, bytes) else _encode(line()) for line in lines]
             dropped = self.writer.dropped
             if dropped > self._told:
                 made.insert(0, self._tell_dropped(dropped - self._told))
@@ -248,14 +251,15 @@ class AttemptLogger:
         self._sink = sink if isinstance(sink, LineSink) and not sink.for_people else None
 
     def attempt(self, pool: str, delivery: Delivery, outcome: Outcome, verdict: Verdict, duration_s: float) -> None:
-        if outcome.result is Result.SUCCESS and not self._successes_are_logged:
+        if outcome.result is SUCCESS and not self._successes_are_logged:
             return
         # What changes between now and the moment the line is made is noted now.
-        noted = (self._clock.wall(), delivery.number, delivery.attempt_at - delivery.arrived_at)
+        number, waited_s = delivery.earlier + delivery.tries, delivery.attempt_at - delivery.arrived_at
+        line_of = partial(_line, self._clock.wall(), number, waited_s, pool, delivery, outcome, verdict, duration_s)
         if self._sink is not None:
-            self._sink.msg(lambda: _encode(_line(noted, pool, delivery, outcome, verdict, duration_s)))
+            self._sink.msg(line_of)
             return
-        line = _line(noted, pool, delivery, outcome, verdict, duration_s)
+        line = line_of()
         write = self._log.info if line.level == "info" else self._log.warning
         write(
             f"{line.detail}, {line.verdict}" + ("" if line.delay_s is None else f" in {line.delay_s:g} s"),
@@ -268,20 +272,21 @@ class AttemptLogger:
 
 
 def _line(
-    noted: tuple[float, int, float],
+    wall: float,
+    number: int,
+    waited_s: float,
     pool: str,
     delivery: Delivery,
     outcome: Outcome,
     verdict: Verdict,
     duration_s: float,
 ) -> AttemptLine:
-    wall, number, waited_s = noted
     pointer = delivery.pointer
     target = pointer.mediation_target
-    word, delay_s = ("ack", None) if verdict is ACK else _told(verdict)
+    word, delay_s = ("ack", None) if verdict is ACK else told_as(verdict)
     return AttemptLine(
         "attempt",
-        "info" if outcome.result is Result.SUCCESS else "warning",
+        "info" if outcome.result is SUCCESS else "warning",
         datetime.fromtimestamp(wall, UTC),
         pointer.id,
         delivery.group,
@@ -302,7 +307,7 @@ def _line(
     )
 
 
-def _told(verdict: Verdict) -> tuple[str, float | None]:
+def told_as(verdict: Verdict) -> tuple[str, float | None]:
     """The word for a verdict, and its delay."""
     match verdict:
         case Retry(after_s):

@@ -1,8 +1,9 @@
 """The words of the router: pointer, delivery, outcome, verdict."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
@@ -12,6 +13,8 @@ from flowcatalyst.core.headers import check_headers
 from flowcatalyst.core.json_words import fault_in, why_not_json
 from flowcatalyst.core.payload import NO_PAYLOAD, check_payload, given
 from flowcatalyst.core.targets import parse_target
+
+Headers: TypeAlias = tuple[tuple[str, str], ...]
 
 DEFAULT_POOL: Final = "DEFAULT-POOL"
 UNREADABLE: Final = ""  # stands for the pool of what becomes a dead letter as it comes; no pool is called so
@@ -27,6 +30,9 @@ class DispatchMode(StrEnum):
     IMMEDIATE = "IMMEDIATE"
     NEXT_ON_ERROR = "NEXT_ON_ERROR"
     BLOCK_ON_ERROR = "BLOCK_ON_ERROR"
+
+
+_IMMEDIATE: Final = DispatchMode.IMMEDIATE  # each message asks, and an enum takes its time to find a member
 
 
 class MediationType(StrEnum):
@@ -174,6 +180,7 @@ def _too_long(what: str, text: str, most: int = MAX_NAME_CHARS) -> InvalidMessag
     return InvalidMessageError(f"{what} has {len(text)} characters, more than the {most} allowed")
 
 
+@lru_cache(maxsize=4096)  # those that can be called
 def check_target(target: str) -> None:
     """Raise `InvalidMessageError` unless the target can be called. The HTTP clients judge by the same function."""
     if not target:
@@ -199,6 +206,7 @@ class Capabilities:
     ordered_takeover: bool = True  # what a receiver that left or vanished had is shown before what comes after it
     selects_pools: bool = False  # can be asked for messages of certain pools; its storage is ours
     deduplicates: bool = True  # a deduplication id that was published a moment ago is not published again
+    hurries: bool = False  # what was nacked with a delay can be shown again before that is over
     long_poll_s: float = 20.0  # how long one receive may wait; also how long a stop may have to wait for it
 
 
@@ -229,6 +237,13 @@ class Stamp(Protocol):
 
     def delivered(self, delivery: "Delivery") -> None:
         """It was: what comes after it in its group may say so."""
+
+
+class Trace(Protocol):
+    """What tracing began for a message."""
+
+    def passed_on(self, headers: "Headers") -> "tuple[Headers, str]":
+        """Headers without those that name a trace, and lines that name the span of the present attempt instead."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -263,12 +278,14 @@ class Delivery(msgspec.Struct, eq=False):
     lease_until: float = 0.0  # monotonic time when the queue shows the message again; 0: it has no lease
     failures: int = 0  # failed attempts so far; a queue that can tell hands it out with the next delivery
     message_id: str = ""  # its producer's own id for it at the broker, where that is not the broker id
+    trace_context: Headers = ()  # of its producer, where that stands beside the body
 
     terms: Terms | None = None  # its own; None: those of the router
     due_at: float = 0.0  # wall time from which on it could be delivered; 0: its queue cannot tell
     expires_at: float = 0.0  # wall time from which on it is not started any more; 0: it does not expire
     position: int = 0  # in its group, as its queue counts attempts there; 0: it has none
     stamp: Stamp | None = None
+    trace: Trace | None = None  # what was begun of it here; None: it is not traced
 
     source: Source = None  # type: ignore[assignment]  # where it came from and who settles it
     pointer: MessagePointer = None  # type: ignore[assignment]
@@ -283,6 +300,7 @@ class Delivery(msgspec.Struct, eq=False):
     waits_for: str = ""  # why its group is on hold, in words; empty otherwise
     attempt: "Attempt | None" = None  # the latest one, for a queue that keeps them with the messages
     recalled: bool = False  # somebody wants it back in its queue: no further attempt of it starts here
+    skip: str = ""  # why it becomes a dead letter instead of being tried, or tried again; empty: it is not skipped
 
     @property
     def number(self) -> int:
@@ -291,7 +309,7 @@ class Delivery(msgspec.Struct, eq=False):
 
     @property
     def ordered(self) -> bool:
-        return self.pointer.dispatch_mode is not DispatchMode.IMMEDIATE
+        return self.pointer.dispatch_mode is not _IMMEDIATE
 
     @property
     def returns_in_order(self) -> bool:
@@ -315,30 +333,6 @@ def named_group(delivery: Delivery) -> str:
     return group if group and not group.isspace() else DEFAULT_GROUP
 
 
-def adopt_receipt(owned: Delivery, again: Delivery) -> None:
-    """The queue showed a message again that we have: only its newest receipt is good."""
-    owned.receipt = again.receipt
-    owned.lease_until = again.lease_until
-    owned.receive_count = again.receive_count
-    owned.recalled = False  # that was said of the lease before
-    if again.terms is not None:  # its queue keeps its attempts, and others may have made some
-        owned.failures, owned.earlier = again.failures, again.earlier
-    if owned.tries == 0:  # what a request said of its place stays as it was said
-        owned.position, owned.stamp = again.position, again.stamp
-
-
-def was_changed(owned: Delivery, again: Delivery) -> bool:
-    """Whether a message that its queue shows again is another one than we have: somebody edited it there."""
-    return content_mark(owned) != content_mark(again)
-
-
-def content_mark(delivery: Delivery) -> int:
-    """Tells what a message says from what it said before an edit; 0 where nobody can edit it."""
-    if delivery.terms is None:  # only a queue in which messages can be edited brings them
-        return 0
-    return hash((delivery.body, encode_pointer(delivery.pointer), delivery.terms))
-
-
 class Result(StrEnum):
     """What kind of end an attempt came to."""
 
@@ -346,6 +340,9 @@ class Result(StrEnum):
     ERROR_PROCESS = "ERROR_PROCESS"
     ERROR_CONFIG = "ERROR_CONFIG"
     ERROR_CONNECTION = "ERROR_CONNECTION"
+
+
+SUCCESS: Final = Result.SUCCESS  # what nearly every attempt is asked for: an enum takes its time to find a member
 
 
 class ErrorKind(StrEnum):
@@ -380,11 +377,11 @@ class Outcome:
     detail: str = ""  # one line for logs and dead letters; never holds a token
     excerpt: str = ""  # beginning of the response body
     note: str = ""  # what is odd about an answer that is no error: worth one warning per endpoint
+    # A failure of the message or its endpoint, not an endpoint asking for patience. Each attempt asks.
+    counts: bool = field(init=False, repr=False, compare=False)
 
-    @property
-    def counts(self) -> bool:
-        """A failure of the message or its endpoint, not an endpoint asking for patience."""
-        return self.result is not Result.SUCCESS and self.error not in _PATIENCE
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "counts", self.result is not SUCCESS and self.error not in _PATIENCE)
 
 
 @dataclass(slots=True, frozen=True)

@@ -4,7 +4,7 @@ A difference between brokers is a field of `Capabilities` or `Batching`, never a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from flowcatalyst.core.errors import InvalidMessageError
@@ -78,6 +78,9 @@ class Depth:
     waiting: int  # could be received now
     leased: int  # received by somebody and not settled
     delayed: int  # nacked, to be shown later
+    # Wall time when the oldest message was published, whatever its state, as far as a bounded look tells. None: the
+    # queue cannot tell, or is empty.
+    oldest_at: float | None = field(default=None, compare=False)
 
 
 @dataclass(slots=True, frozen=True)
@@ -138,6 +141,13 @@ class Queue(Protocol):
 
     async def extend(self, deliveries: Sequence[Delivery], seconds: float) -> list[Settled]:
         """Keep messages hidden for `seconds` from now and set their `lease_until`."""
+
+    async def hurry(self, delivery: Delivery) -> bool:
+        """Show a message that was nacked with a delay, and those of its group that were nacked with it, at once.
+
+        False where it could not: it has been shown, or is shown when its delay is over. A queue that `hurries` goes by
+        broker id and group, or by the receipt that it was nacked with.
+        """
 
     def still_ours(self, delivery: Delivery) -> bool:
         """Whether a message that was received is still ours, as far as can be told without asking the broker.

@@ -172,7 +172,8 @@ class QueueFactory:
 
     def _postgres(self, config: QueueConfig, address: PostgresAddress) -> BrokerQueue:
         with needs_extra("postgres", "asyncpg", what="PostgreSQL", package="asyncpg"):
-            from flowcatalyst.queues.postgres.queue import PostgresQueue, PostgresStore, server_at
+            from flowcatalyst.queues.postgres.queue import PostgresQueue, PostgresStore
+            from flowcatalyst.queues.postgres.server import server_at
 
         settings = self._settings.postgres
         database = replace(address, queue="")

@@ -39,9 +39,11 @@ class _Stored:
     message: Outgoing
     lane: str
     pool: str
+    published_at: float  # wall time
     visible_at: float = 0.0
     receives: int = 0
     failures: int = 0
+    nacked: bool = False
 
 
 class MemoryQueue:
@@ -69,6 +71,7 @@ class MemoryQueue:
             selects_pools=selects_pools,
             delayed_nack=True,
             extends=True,
+            hurries=ordered,
             visibility_s=visibility_s,
         )
         self.batching = Batching(max_batch)
@@ -138,6 +141,25 @@ class MemoryQueue:
                 delivery.lease_until = self._clock.monotonic() + seconds
         return results
 
+    async def hurry(self, delivery: Delivery) -> bool:
+        now = self._clock.monotonic()
+        if not self.capabilities.hurries:
+            return False
+        if not delivery.broker_id:  # all that its group waits for
+            nacked = (one for one in self._stored.values() if one.nacked and one.message.group == delivery.group)
+            asked = next((one for one in nacked if one.visible_at > now), None)
+        else:
+            asked = next(
+                (one for one in self._stored.values() if self._broker_id(one.number) == delivery.broker_id), None
+            )
+        if asked is None or not asked.nacked or asked.visible_at <= now:
+            return False
+        for stored in self._stored.values():
+            if stored.lane == asked.lane and stored.nacked:
+                self._reveal(stored)
+        self._changed.set()
+        return True
+
     def still_ours(self, delivery: Delivery) -> bool:
         """Only its lease, which the router watches itself, can end."""
         return True
@@ -145,7 +167,8 @@ class MemoryQueue:
     async def depth(self) -> Depth:
         now = self._clock.monotonic()
         hidden = sum(stored.visible_at > now for stored in self._stored.values())
-        return Depth(waiting=len(self._stored) - hidden, leased=hidden, delayed=0)
+        oldest_at = min((stored.published_at for stored in self._stored.values()), default=None)
+        return Depth(len(self._stored) - hidden, hidden, 0, oldest_at)
 
     async def waiting_for(self, pool: str, most: int) -> int:
         now = self._clock.monotonic()
@@ -159,7 +182,7 @@ class MemoryQueue:
         self._published += 1
         number = self._published
         lane = message.group if message.group is not None else f"alone-{number}"
-        self._stored[number] = stored = _Stored(number, message, lane, pool_code_of(message.body))
+        self._stored[number] = stored = _Stored(number, message, lane, pool_code_of(message.body), self._clock.wall())
         if self._lanes_by_pool is not None:
             self._lanes_by_pool.enter(stored)
         broker_id = self._broker_id(number)
@@ -187,6 +210,7 @@ class MemoryQueue:
 
     def _lease(self, stored: _Stored, now: float) -> Delivery:
         stored.receives += 1
+        stored.nacked = False
         self._hide_until(stored, now + self.capabilities.visibility_s)
         return Delivery(
             broker_id=self._broker_id(stored.number),
@@ -196,13 +220,14 @@ class MemoryQueue:
             receive_count=stored.receives,
             lease_until=now + self.capabilities.visibility_s,
             failures=stored.failures,
+            due_at=stored.published_at,
         )
 
     def _requeue(self, receipt: Receipt, delay_s: float, failures: int, unlock: bool) -> Settled:
         stored = self._stored.get(receipt[0])
         result = self._settle(receipt, delay_s)
         if stored is not None and result is Settled.OK:
-            stored.failures = failures
+            stored.failures, stored.nacked = failures, True
             if unlock:
                 if self._lanes_by_pool is not None:
                     self._lanes_by_pool.leave(stored)

@@ -214,7 +214,7 @@ class SqliteWriter:
         try:
             for request in requests:
                 request.result = request.job(self._connection)
-            self._connection.execute("COMMIT")
+            self._connection.commit()  # a statement of ours would give up the interpreter lock three times, not once
         except BaseException:
             if self._connection.in_transaction:  # SQLite rolls back by itself when the disk is full
                 self._connection.execute("ROLLBACK")

@@ -8,6 +8,9 @@ from typing import Final
 import msgspec
 from proton import Message, symbol
 
+from flowcatalyst.core.headers import TRACEPARENT, trace_context
+from flowcatalyst.core.message import Headers
+
 # Application properties of a copy that was sent again to be shown later. Valid names for JMS, too.
 IDENTITY: Final = "flowcatalyst_id"
 FAILURES: Final = "flowcatalyst_failures"
@@ -31,6 +34,8 @@ class Content:
     not_before: float = 0.0  # wall time
     delay_s: float = 0.0
     is_copy: bool = False
+    trace_context: Headers = ()
+    made_at: float = 0.0  # wall time of its producer; 0: it does not tell
 
 
 _reused = [Message()]  # making one costs half as much as decoding into it
@@ -47,6 +52,7 @@ def read(raw: bytes) -> Content:
     group = message.group_id or None
     body = raw if message.body is None else _plain(message.body)
     properties = message.properties
+    trace = trace_context(properties) if properties and TRACEPARENT in properties else ()
     if properties and IDENTITY in properties:
         return Content(
             str(properties[IDENTITY]),
@@ -57,17 +63,19 @@ def read(raw: bytes) -> Content:
             not_before=_number(properties.get(NOT_BEFORE)),
             delay_s=_number(properties.get(DELAY)),
             is_copy=True,
+            trace_context=trace,
+            made_at=message.creation_time,
         )
     contents = b"" if body is raw else body  # raw bytes hold counters, too, which change
     # The message's own id. Where it has none, its contents: two equal messages then look like one shown twice.
     # An id that is short may be a mere count that its producer begins anew with each run, so the contents are added.
     text = message.id.hex() if isinstance(message.id, bytes) else "" if message.id is None else str(message.id)
     identity = text if len(text) >= LONG_ID else f"{text}-{_digest(contents, group)}"
-    return Content(identity, body, group, message.delivery_count)
+    return Content(identity, body, group, message.delivery_count, trace_context=trace, made_at=message.creation_time)
 
 
-def write(body: str, group: str | None, message_id: str) -> bytes:
-    message = Message(body=body, id=message_id, durable=True)
+def write(body: str, group: str | None, message_id: str, wall: float) -> bytes:
+    message = Message(body=body, id=message_id, durable=True, creation_time=wall)
     if group is not None:
         message.group_id = group
     return bytes(message.encode())

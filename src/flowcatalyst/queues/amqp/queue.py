@@ -136,6 +136,10 @@ class ActiveMqQueue:
     def fit(self, capacity: int) -> None:
         """The broker never has leave to send more than the next receive may bring."""
 
+    async def hurry(self, delivery: Delivery) -> bool:
+        """What the broker was told to send later cannot be taken back."""
+        return False
+
     def still_ours(self, delivery: Delivery) -> bool:
         """Until its connection ends, or is silent for so long that the broker may take us for dead."""
         connection = self._connection
@@ -152,7 +156,8 @@ class ActiveMqQueue:
         if not messages:
             return []
         ids = [uuid4().hex for _ in messages]
-        encoded = (write(one.body, one.group, message_id) for one, message_id in zip(messages, ids, strict=True))
+        wall = self._clock.wall()
+        encoded = (write(one.body, one.group, message_id, wall) for one, message_id in zip(messages, ids, strict=True))
         try:
             connection = await self._sending()
             await connection.send(encoded, CONFIRM_S)
@@ -231,6 +236,8 @@ class ActiveMqQueue:
                 receipt.content.deliveries + receipt.showings,
                 failures=receipt.failures,
                 message_id=receipt.content.identity,
+                trace_context=receipt.content.trace_context,
+                due_at=receipt.content.made_at,
             )
             for receipt in self._waiting[:limit]
         ]

@@ -12,7 +12,16 @@ import msgspec
 
 from flowcatalyst.core.message import Settled, pool_code_of
 from flowcatalyst.queues.contract import Depth, Outgoing
-from flowcatalyst.queues.embedded.lanes import Delays, Receipt, encode, end_leases, new_numbers, one, refresh_lanes
+from flowcatalyst.queues.embedded.lanes import (
+    Delays,
+    Receipt,
+    encode,
+    end_leases,
+    new_numbers,
+    one,
+    refresh_lanes,
+    unlock_what_is_due,
+)
 
 DEDUPLICATION_S: Final = 300.0
 
@@ -102,10 +111,47 @@ def publish(
     if rows:
         insert(connection, queue, rows, wall)
     if len(seq_by_id) > known_before:
-        new = [item for item in seq_by_id.items() if item[1] >= first]
-        expires_at = now + DEDUPLICATION_S
-        connection.execute(_REMEMBER_IDS, {"queue": queue, "ids": encode(new), "expires_at": expires_at})
+        _remember(connection, queue, [item for item in seq_by_id.items() if item[1] >= first], now)
     return accepted
+
+
+_LANE_OF_GROUP = "SELECT id, owner FROM lanes WHERE queue = ? AND name = ?"
+
+
+def publish_in_front(
+    connection: sqlite3.Connection,
+    queue: str,
+    message: Outgoing,
+    now: float,
+    wall: float,
+    pool: str | None = None,
+) -> Accepted | None:
+    """Put a message before all that its group holds; None if somebody has messages of the group leased.
+
+    Its seq is below zero and lower than any before, so none is used twice. A lane that waits for what was given back
+    is ready for it at once.
+    """
+    if message.group is None:
+        return publish(connection, queue, [message], now, wall, pool)
+    if known := _find_known_ids(connection, queue, [message], now):
+        return Accepted(list(known.values()), {0})
+    unlock_what_is_due(connection, queue, now)
+    place = queue, encode(message.group)
+    if (found := connection.execute(_LANE_OF_GROUP, place).fetchone()) is not None and found[1] is not None:
+        return None
+    number = new_numbers(connection, 1, now)
+    code = pool_code_of(message.body) if pool is None else pool
+    insert(connection, queue, [Row(-number, message.group, message.body, code, number)], wall)
+    lane, _ = connection.execute(_LANE_OF_GROUP, place).fetchone()
+    refresh_lanes(connection, queue, [lane], now)
+    if message.deduplication_id is not None:
+        _remember(connection, queue, [(message.deduplication_id, -number)], now)
+    return Accepted([-number])
+
+
+def _remember(connection: sqlite3.Connection, queue: str, ids: Sequence[tuple[str, int]], now: float) -> None:
+    values = {"queue": queue, "ids": encode(ids), "expires_at": now + DEDUPLICATION_S}
+    connection.execute(_REMEMBER_IDS, values)
 
 
 def _find_known_ids(
@@ -148,7 +194,7 @@ _DELETE = """
 _DELETE_NEVER_NACKED = f"{_DELETE} AND given_back = 0"
 _SHRINK_LEASES = """
     UPDATE lanes SET leased = asked.value ->> 1 FROM json_each(?) AS asked WHERE lanes.id = asked.value ->> 0"""
-_COUNT_LEASED = "UPDATE queues SET leased = leased + ? WHERE name = ?"
+_COUNT_ACKED = "UPDATE queues SET messages = messages - ?, leased = leased - ? WHERE name = ?"
 _REQUEUE = """
     UPDATE messages SET
       visible_at = :visible_at,
@@ -188,8 +234,9 @@ def ack(
     receipts: Sequence[Receipt],
     now: float,
     delays: str = Delays.ALL,
+    refreshed: set[int] | None = None,
 ) -> list[Settled]:
-    """Delete messages; those already deleted count as done."""
+    """Delete messages; those already deleted count as done. Adds the lanes that may be ready by that to `refreshed`."""
     seqs_by_lane: dict[int, list[int]] = {}
     for receipt in receipts:
         seqs_by_lane.setdefault(receipt.lane, []).append(receipt.seq)
@@ -202,19 +249,21 @@ def ack(
     gone = {receipt for receipt in stale if (receipt.seq, receipt.lane) in still_there}
     ids = encode(seqs_by_lane)
     deleted = connection.execute(_DELETE_NEVER_NACKED, (ids,)).rowcount
-    to_refresh = set(seqs_by_lane)
+    to_refresh, from_leases = set(seqs_by_lane), 0
     if deleted == len(receipts) - len(stale):  # as nearly always: leases that go on are just shorter
         shrunk = [(lane, leased - len(seqs_by_lane[lane])) for lane, _, leased in found]
         go_on = [(lane, leased) for lane, leased in shrunk if leased > 0 and seqs_by_lane[lane]]
         if go_on:
             to_refresh -= {lane for lane, _ in go_on}
             connection.execute(_SHRINK_LEASES, (encode(go_on),))
-            connection.execute(_COUNT_LEASED, (-sum(len(seqs_by_lane[lane]) for lane, _ in go_on), queue))
+            from_leases = sum(len(seqs_by_lane[lane]) for lane, _ in go_on)
     else:
         deleted += connection.execute(_DELETE, (ids,)).rowcount
-    connection.execute(COUNT, {"queue": queue, "change": -deleted})
+    connection.execute(_COUNT_ACKED, (deleted, from_leases, queue))
     if to_refresh:
         refresh_lanes(connection, queue, to_refresh, now, delays)
+        if refreshed is not None:
+            refreshed |= to_refresh
     if not gone:
         return [Settled.OK] * len(receipts)
     return [Settled.GONE if receipt in gone else Settled.OK for receipt in receipts]
@@ -245,6 +294,28 @@ def nack(
             connection.execute(_COUNT_DELAYED, (len(held), queue))
     refresh_lanes(connection, queue, {receipt.lane for receipt, _ in held}, now, delays)
     return [Settled.OK if _is_held(receipt, found) else Settled.GONE for receipt, _ in failures]
+
+
+# The lane of a group, or the lane that a message of no group, or one that was unlocked, has for itself.
+_DELAYED_LANES = """
+    SELECT json_group_array(id) FROM lanes
+    WHERE queue = :queue AND due IS NOT NULL AND owner IS NULL
+      AND (name = :name OR (name IS NULL AND leased_to = :seq))"""
+_SHOW = """
+    UPDATE messages SET visible_at = NULL FROM json_each(:lanes) AS asked CROSS JOIN lanes AS l ON l.id = asked.value
+    WHERE messages.lane = l.id AND messages.seq <= l.leased_to AND messages.visible_at IS NOT NULL"""
+
+
+def hurry(connection: sqlite3.Connection, queue: str, group: str | None, seq: int | None, now: float) -> bool:
+    """End the delays that lock the lane of a message; whether there were any."""
+    name = None if group is None else encode(group)
+    lanes = one(connection, _DELAYED_LANES, {"queue": queue, "name": name, "seq": seq})
+    ids = msgspec.json.decode(lanes, type=list[int])
+    if not ids:
+        return False
+    connection.execute(_SHOW, {"lanes": lanes})
+    refresh_lanes(connection, queue, ids, now)
+    return True
 
 
 def extend(connection: sqlite3.Connection, receipts: Sequence[Receipt], owner: str, until: float) -> list[Settled]:

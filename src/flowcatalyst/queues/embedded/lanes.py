@@ -46,7 +46,10 @@ class Delays(StrEnum):
     A file with more tables may have another such expression.
     """
 
-    ALL = "(SELECT max(visible_at) FROM messages WHERE lane = l.id AND seq <= l.leased_to)"  # as in SQS
+    # As in SQS, but for a message that was put in front: it did not fail, so what waits behind it does not hold it up.
+    ALL = """(
+      SELECT iif(seq < 0, visible_at, (SELECT max(visible_at) FROM messages WHERE lane = l.id AND seq <= l.leased_to))
+      FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1)"""
     FIRST = "(SELECT visible_at FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1)"  # one before it may go
 
 

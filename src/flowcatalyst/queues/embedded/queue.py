@@ -7,6 +7,7 @@ its order survives failures, crashes and several processes on one file.
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from sqlite3 import Connection
 from typing import Any, Final, TypeVar
@@ -23,10 +24,14 @@ from flowcatalyst.queues.contract import (
     Published,
     check_outgoing,
 )
+from flowcatalyst.queues.embedded import inspect
 from flowcatalyst.queues.embedded import jobs as embedded_jobs
 from flowcatalyst.queues.embedded import take as embedded_take
+from flowcatalyst.queues.embedded.lanes import Receipt
 from flowcatalyst.queues.embedded.store import EmbeddedStore
 from flowcatalyst.queues.embedded.take import Leased, Taken
+from flowcatalyst.queues.front import GroupInHandError
+from flowcatalyst.queues.inspection import SEARCHED, StoredGroup, StoredMessage
 
 __all__ = ["EmbeddedQueue", "EmbeddedStore"]
 
@@ -34,11 +39,15 @@ __all__ = ["EmbeddedQueue", "EmbeddedStore"]
 SETTLE_LINGER_S: Final = 0.02
 CLOCK_GRAIN_S: Final = 0.001  # what is due in less may not be due yet by another clock: no reason to look at once
 
+BROKER_ID: Final = "embedded"  # what its messages are called, with the id of the store and their number
+
 T = TypeVar("T")
 
 
 class EmbeddedQueue:
     """One named queue of a store, both ends of it."""
+
+    _is_dated = True  # tells how old the oldest message is
 
     def __init__(
         self,
@@ -64,6 +73,7 @@ class EmbeddedQueue:
             delayed_nack=True,
             extends=True,
             selects_pools=True,
+            hurries=True,
             visibility_s=visibility_s,
             long_poll_s=long_poll_s,
         )
@@ -129,9 +139,20 @@ class EmbeddedQueue:
             check_outgoing(message)
         accept = partial(embedded_jobs.publish, queue=self.name, messages=tuple(messages), pool=self.pool)
         accept = partial(accept, now=self.store.now(), wall=self._clock.wall())
-        accepted = await self._run(partial(self._store_if_found, accept))
+        return self._published(await self._run(partial(self._store_if_found, accept)))
+
+    async def publish_in_front(self, message: Outgoing) -> Published:
+        """Put a message before all that its group holds. It is durable when this returns."""
+        check_outgoing(message)
+        accept = partial(embedded_jobs.publish_in_front, queue=self.name, message=message, pool=self.pool)
+        accept = partial(accept, now=self.store.now(), wall=self._clock.wall())
+        if (accepted := await self._run(partial(self._store_if_found, accept))) is None:
+            raise GroupInHandError(message.group)
+        return self._published(accepted)[0]
+
+    def _published(self, accepted: embedded_jobs.Accepted) -> list[Published]:
         return [
-            Published(self._broker_id(seq), duplicate=position in accepted.duplicates)
+            Published(f"{BROKER_ID}-{self.store.id}-{seq}", duplicate=position in accepted.duplicates)
             for position, seq in enumerate(accepted.seqs)
         ]
 
@@ -159,8 +180,14 @@ class EmbeddedQueue:
     async def ack(self, deliveries: Sequence[Delivery]) -> list[Settled]:
         """Remove messages for good. Acking what is already gone is OK."""
         receipts = [delivery.receipt for delivery in deliveries]
-        job = partial(embedded_jobs.ack, queue=self.name, receipts=receipts, now=self.store.now())
-        return await self._run(job) if receipts else []
+        if not receipts:
+            return []
+        ready: set[int] = set()  # lanes, perhaps: while a lease goes on there is nothing new to look for
+        job = partial(embedded_jobs.ack, queue=self.name, receipts=receipts, now=self.store.now(), refreshed=ready)
+        with storage_errors_as_queue_errors():
+            done = self.store.writer.submit(job)
+            done.add_done_callback(lambda done: self._after_commit(done) if ready else None)
+            return await asyncio.shield(done)
 
     async def nack(self, deliveries: Sequence[Delivery], delay_s: float, *, unlock: bool = False) -> list[Settled]:
         """Show messages again after `delay_s`. With `unlock` they stop holding their group back meanwhile."""
@@ -180,6 +207,13 @@ class EmbeddedQueue:
                 delivery.lease_until = lease_until
         return results
 
+    async def hurry(self, delivery: Delivery) -> bool:
+        """Show a message that was nacked with a delay, and what was nacked with it, at once."""
+        seq = self._seq_of(delivery.broker_id)
+        return await self._run(
+            partial(embedded_jobs.hurry, queue=self.name, group=delivery.group, seq=seq, now=self.store.now())
+        )
+
     def still_ours(self, delivery: Delivery) -> bool:
         """Only its lease, which the router watches itself, can end."""
         return True
@@ -187,7 +221,14 @@ class EmbeddedQueue:
     async def depth(self) -> Depth:
         """How many messages the queue holds. They are counted as they come and go: it costs the same for a million."""
         with storage_errors_as_queue_errors():
-            return await self.store.writer.read(partial(embedded_jobs.depth, queue=self.name, now=self.store.now()))
+            return await self.store.writer.read(partial(self._depth, now=self.store.now()))
+
+    def _depth(self, connection: Connection, now: float) -> Depth:
+        """In the reader's thread."""
+        depth = embedded_jobs.depth(connection, self.name, now)
+        if not self._is_dated:
+            return depth
+        return replace(depth, oldest_at=inspect.oldest_at(connection, self.name))
 
     async def waiting_for(self, pool: str, most: int) -> int:
         """How many messages could be received now for this pool, as far as their groups begin with it, up to `most`."""
@@ -197,6 +238,36 @@ class EmbeddedQueue:
             return await self.store.writer.read(
                 partial(embedded_jobs.waiting_for, queue=self.name, pool=pool, most=most)
             )
+
+    # Looks (the `InspectableQueue`)
+
+    async def find(self, name: str) -> StoredMessage | None:
+        """A message by its broker id or its application id, looked for in slices: it may take a second or two."""
+        seq, place, after = self._seq_of(name), None, inspect.BEGIN
+        for _ in range(SEARCHED // inspect.SLICE):
+            look = partial(inspect.search, queue=self.name, name=name, seq=seq, after=after)
+            with storage_errors_as_queue_errors():
+                place, next_after = await self.store.writer.read(look)
+            if place is not None or next_after is None:
+                break
+            after = next_after
+        if place is None:
+            return None
+        look_at = partial(inspect.message, place=place, now=self.store.now(), broker_id=self._broker_id)
+        with storage_errors_as_queue_errors():
+            return await self.store.writer.read(look_at)
+
+    async def look_at(self, groups: Sequence[str]) -> dict[str, StoredGroup]:
+        look = partial(inspect.groups, queue=self.name, names=groups, now=self.store.now(), broker_id=self._broker_id)
+        with storage_errors_as_queue_errors():
+            return await self.store.writer.read(look)
+
+    async def delayed_groups(self, most: int) -> list[StoredGroup]:
+        look = partial(
+            inspect.delayed_groups, queue=self.name, most=most, now=self.store.now(), broker_id=self._broker_id
+        )
+        with storage_errors_as_queue_errors():
+            return await self.store.writer.read(look)
 
     async def _take(self, limit: int, demand: Demand | None) -> tuple[Taken, float]:
         """What can be had now, and the monotonic time when its leases end."""
@@ -284,14 +355,20 @@ class EmbeddedQueue:
         return job(connection)
 
     def _broker_id(self, seq: int) -> str:
-        return f"embedded-{self.store.id}-{seq}"
+        return f"{BROKER_ID}-{self.store.id}-{seq}"
+
+    def _seq_of(self, broker_id: str) -> int | None:
+        """None: it is not of this file."""
+        seq = broker_id.removeprefix(f"{BROKER_ID}-{self.store.id}-")
+        return int(seq) if seq.removeprefix("-").isdecimal() else None
 
     def _deliveries(self, taken: Taken, lease_until: float) -> list[Delivery]:
         return [self._delivery(message, lease_until) for message in taken.messages]
 
     def _delivery(self, message: Leased, lease_until: float) -> Delivery:
-        _, seq, _, _, receives, failures, _, group, body = message
-        return Delivery(self._broker_id(seq), message.receipt, body, group, receives, lease_until, failures)
+        _, seq, lane, epoch, receives, failures, _, published_at, group, body = message
+        broker_id, receipt = f"{BROKER_ID}-{self.store.id}-{seq}", Receipt(seq, lane, epoch)
+        return Delivery(broker_id, receipt, body, group, receives, lease_until, failures, due_at=published_at)
 
 
 def _nothing() -> None:

@@ -6,13 +6,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import msgspec
 
 from flowcatalyst.queues.contract import FreeCapacity
 from flowcatalyst.queues.embedded.jobs import data_version
-from flowcatalyst.queues.embedded.lanes import Delays, Receipt, encode, one, unlock_what_is_due
+from flowcatalyst.queues.embedded.lanes import Delays, Receipt, count_hidden, encode, one, unlock_what_is_due
 from flowcatalyst.queues.sharing import LANE_SHARE, MAX_CODES, MAX_POOLS, share_out
 
 
@@ -26,12 +27,18 @@ class Leased(NamedTuple):
     receives: int
     failures: int
     follows: int  # 0: it may not start with those before it: it names another pool, or was given back with a delay
+    published_at: float  # wall time
     group: str | None
     body: str
 
     @property
     def receipt(self) -> Receipt:
         return Receipt(self.seq, self.lane, self.epoch)
+
+
+_FOLLOWS: Final = attrgetter("follows")
+_LANE: Final = attrgetter("lane")
+_LANE_AND_SEQ: Final = attrgetter("lane", "seq")
 
 
 @dataclass(slots=True, frozen=True)
@@ -67,10 +74,10 @@ _TURNS = """
 # `{part}` compares with the last message of the lane's share.
 _OF_ONE_POOL = """(
     SELECT '[' || ifnull(group_concat('[' || turn || ',' || seq || ',' || lane || ',' || epoch || ',' || receives
-      || ',' || failures || ',' || follows || ',' || grp || ',' || body || ']'), '') || ']'
+      || ',' || failures || ',' || follows || ',' || published_at || ',' || grp || ',' || body || ']'), '') || ']'
     FROM (
       SELECT l.turn, m.seq, m.lane, l.epoch + 1 AS epoch, m.receives + 1 AS receives, m.failures,
-        m.pool = l.pool AND ifnull(m.visible_at <= :now, 1) AS follows, l.grp, m.body
+        m.pool = l.pool AND ifnull(m.visible_at <= :now, 1) AS follows, m.published_at, l.grp, m.body
       FROM lanes AS l CROSS JOIN messages AS m ON m.lane = l.id
       WHERE l.queue = :queue AND l.due IS NULL AND l.pool = :pool{n} AND m.seq {part} ifnull(
         (SELECT seq FROM messages WHERE lane = l.id ORDER BY seq LIMIT 1 OFFSET :share - 1), 9223372036854775807)
@@ -82,6 +89,18 @@ _LEASE = """
       due = :until
     FROM json_each(:lasts) AS last WHERE lanes.id = last.value ->> 0"""
 _COUNT_LEASED = "UPDATE queues SET leased = leased + ? WHERE name = ?"
+# What was handed out before, and stays behind what was put in front of it now, is no part of the lease, as if it had
+# been given back from there.
+_SET_ASIDE = """
+    UPDATE messages SET given_back = l.epoch + 1, visible_at = iif(visible_at > :now, visible_at, NULL)
+    FROM json_each(:lasts) AS last CROSS JOIN lanes AS l ON l.id = last.value ->> 0
+    WHERE messages.lane = l.id AND messages.seq > last.value ->> 1 AND messages.seq <= l.leased_to"""
+_COUNT_ASIDE = """
+    UPDATE lanes SET delayed = (
+      SELECT count(visible_at) FROM messages
+      WHERE lane = lanes.id AND seq > last.value ->> 1 AND seq <= lanes.leased_to)
+    FROM json_each(:lasts) AS last WHERE lanes.id = last.value ->> 0"""
+_REACHES = "SELECT id, leased_to FROM lanes WHERE id IN (SELECT value FROM json_each(?))"
 
 
 @cache
@@ -118,9 +137,9 @@ def take(
     more = {pool: wanted[pool] - len(got) for pool, got in found.items() if LANE_SHARE <= len(got) < wanted[pool]}
     found_more = _ready(connection, MORE, queue, more, now) if more else {}
     messages = sorted(chain(*found.values(), *found_more.values()))  # by turn, then in the order of the lane
-    if not all(message.follows for message in messages):
+    if not all(map(_FOLLOWS, messages)):
         messages = _up_to_a_gap(messages)
-    _lease(connection, queue, messages, owner, now + visibility_s)
+    _lease(connection, queue, messages, owner, now, now + visibility_s)
     return Taken(messages, next_due, codes_seen_to=seen_to)
 
 
@@ -141,16 +160,33 @@ def take_firsts(
     if not wanted:
         return Taken([], next_due, data_version(connection))
     messages = sorted(chain(*_ready(connection, SHARES, queue, wanted, now, share=1).values()))
-    _lease(connection, queue, messages, owner, now + visibility_s)
+    _lease(connection, queue, messages, owner, now, now + visibility_s)
     return Taken(messages, next_due)
 
 
-def _lease(connection: sqlite3.Connection, queue: str, messages: Sequence[Leased], owner: str, until: float) -> None:
-    leased = Counter([message.lane for message in messages])
-    lasts = {message.lane: message.seq for message in messages}
+def _lease(
+    connection: sqlite3.Connection, queue: str, messages: Sequence[Leased], owner: str, now: float, until: float
+) -> None:
+    leased = Counter(map(_LANE, messages))
+    lasts = dict(map(_LANE_AND_SEQ, messages))
+    if with_front := {message.lane: lasts[message.lane] for message in messages if message.seq < 0}:
+        lasts |= _set_aside(connection, queue, with_front, now)
     rows = [(lane, seq, leased[lane]) for lane, seq in lasts.items()]
     connection.execute(_LEASE, {"lasts": encode(rows), "owner": owner, "until": until})
     connection.execute(_COUNT_LEASED, (len(messages), queue))
+
+
+def _set_aside(connection: sqlite3.Connection, queue: str, lasts: Mapping[int, int], now: float) -> Mapping[int, int]:
+    """Keep what older leases reached out of one that begins with a message put in front; how far each lease reaches.
+
+    That is no less far than the older one: what was given back there with a delay locks the lane again later.
+    """
+    lanes, rows = encode(list(lasts)), encode(list(lasts.items()))
+    count_hidden(connection, queue, lanes, -1)
+    connection.execute(_SET_ASIDE, {"lasts": rows, "now": now})
+    connection.execute(_COUNT_ASIDE, {"lasts": rows})
+    count_hidden(connection, queue, lanes, 1)
+    return {lane: max(reach, lasts[lane]) for lane, reach in connection.execute(_REACHES, (lanes,))}
 
 
 def _ready_pools(

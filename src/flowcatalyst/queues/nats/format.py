@@ -36,6 +36,7 @@ class Place(NamedTuple):
     delivered: int  # how often, this time included
     seq: int  # of the message in its stream
     delivery: int  # running number of all deliveries of the consumer
+    stored_at: float = 0.0  # wall time of the server; 0: it does not tell
 
 
 def parse_reply(reply: str) -> Place | None:
@@ -45,7 +46,8 @@ def parse_reply(reply: str) -> Place | None:
     if not reply.startswith(_ACK_PREFIX) or (first != 4 and len(tokens) < _LEAST_DOMAIN_TOKENS):
         return None
     try:
-        return Place(int(tokens[first]), int(tokens[first + 1]), int(tokens[first + 2]))
+        delivered, seq, delivery, nanoseconds = map(int, tokens[first : first + 4])
+        return Place(delivered, seq, delivery, nanoseconds / 1e9)
     except ValueError:
         return None
 

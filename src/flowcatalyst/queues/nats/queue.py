@@ -15,6 +15,7 @@ from nats.aio.msg import Msg
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError
+from flowcatalyst.core.headers import TRACEPARENT, trace_context
 from flowcatalyst.core.message import Capabilities, Delivery, Settled
 from flowcatalyst.queues.address import NatsAddress
 from flowcatalyst.queues.contract import Batching, Demand, Depth, Loss, Outgoing, Published, check_outgoing
@@ -224,7 +225,10 @@ class NatsQueue:
                 arrived.at + self._ack_wait_s,
                 self._failures.get(broker_id) or 0,
                 headers.get(ID_HEADER, "") if headers else "",
+                due_at=arrived.place.stored_at,
             )
+            if headers and TRACEPARENT in headers:
+                delivery.trace_context = trace_context(headers)
             deliveries.append(delivery)
         if deliveries:
             self._loss_watch.came(arrived.place.delivery, pending_in(arrived.message.reply))
@@ -325,6 +329,10 @@ class NatsQueue:
             session.stream = None
             raise
         return [Published(self._broker_id(answer.seq), duplicate=answer.duplicate) for answer in answers]
+
+    async def hurry(self, delivery: Delivery) -> bool:
+        """A delay that the server was told cannot be taken back."""
+        return False
 
     def still_ours(self, delivery: Delivery) -> bool:
         """Only its lease, which the router watches itself, can end."""

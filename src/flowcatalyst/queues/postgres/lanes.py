@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+import asyncpg
+
 from flowcatalyst.core.message import MAX_NAME_CHARS, UNREADABLE, Settled, pool_code_of
 from flowcatalyst.queues.contract import Depth, Outgoing
 from flowcatalyst.queues.recalls import Lease
@@ -16,6 +18,8 @@ from flowcatalyst.storage.postgres import Connection
 
 OWNER_GONE = "FC001"  # raised by `take`
 CLAIM_VOID = "FC002"
+GROUP_IN_HAND = "FC003"  # raised by `publish_in_front`
+LANES_LOOKED_AT = 300  # of each kind, for the age of the oldest message
 
 
 class Receipt(NamedTuple):
@@ -48,6 +52,7 @@ class Leased(NamedTuple):
     failures: int
     group: str | None
     body: str
+    published_at: float  # wall time; 0: just now
 
     @property
     def receipt(self) -> Receipt:
@@ -124,6 +129,22 @@ async def publish(connection: Connection, queue: int, entries: Sequence[Entry]) 
     return [(seq, is_duplicate) for seq, is_duplicate in rows]
 
 
+async def publish_in_front(connection: Connection, queue: int, entry: Entry) -> tuple[int, bool] | None:
+    """Put a message before all that its group holds: its place, and whether it is a duplicate and was left out.
+
+    None if somebody has messages of the group leased.
+    """
+    statement = "SELECT given, is_repeated FROM publish_in_front($1, $2, $3, $4, $5)"
+    values = entry.group, entry.pool, entry.body, entry.deduplication_id
+    try:
+        row = await connection.fetchrow(statement, queue, *values)
+    except asyncpg.PostgresError as error:
+        if error.sqlstate != GROUP_IN_HAND:
+            raise
+        return None
+    return row["given"], row["is_repeated"]
+
+
 async def look(connection: Connection, queue: int, after: str | None, most: int) -> Ready:
     """Make ready what is due; for which pools there is something, at most so many of them, by name from `after` on."""
     return ready_of(
@@ -144,7 +165,8 @@ async def take(
     What one call leased is known by its claim: `void` undoes it where the answer was lost.
     """
     rows = await connection.fetch(
-        "SELECT lane, seq, epoch, turn, receives, failures, grp, body FROM take($1, $2, $3, $4, $5, $6)",
+        "SELECT lane, seq, epoch, turn, receives, failures, grp, body, published_at "
+        "FROM take_dated($1, $2, $3, $4, $5, $6)",
         queue,
         owner,
         claim,
@@ -198,6 +220,12 @@ def nacked(asked: int, held: Sequence[int], busy: Sequence[int]) -> list[Settled
     return results
 
 
+async def hurry(connection: Connection, queue: str, group: str | None, seq: int | None) -> bool:
+    """End the delays that lock the lane of a message; whether there were any."""
+    found: bool = await connection.fetchval("SELECT hurry($1, $2, $3)", queue, group, seq)
+    return found
+
+
 async def recalled(connection: Connection, owner: int) -> list[Lease]:
     """Leases of an owner that somebody wants back, until it answers."""
     return [Lease(*row) for row in await connection.fetch("SELECT lane, epoch FROM recalled($1)", owner)]
@@ -208,13 +236,22 @@ async def answer_recalls(connection: Connection, leases: Sequence[Lease]) -> Non
     await connection.execute("SELECT answer_recalls($1, $2)", lane_ids, epochs)
 
 
-async def depth(connection: Connection, queue: str) -> Depth:
-    """How many messages a queue holds: counted as they come and go, so it costs the same for a million."""
+async def depth(connection: Connection, queue: str, *, dated: bool = True) -> Depth:
+    """How many messages a queue holds: counted as they come and go, so it costs the same for a million.
+
+    Dated: with the age of the oldest, for which it looks at a bounded number of them.
+    """
     row = await connection.fetchrow(
-        "SELECT d.messages, d.leased, d.delayed FROM queues AS q CROSS JOIN depth(q.id) AS d WHERE q.name = $1", queue
+        "SELECT d.messages, d.leased, d.delayed, CASE WHEN $2 THEN oldest(q.id, $3) END "
+        "FROM queues AS q CROSS JOIN depth(q.id) AS d WHERE q.name = $1",
+        queue,
+        dated,
+        LANES_LOOKED_AT,
     )
-    messages, leased, delayed = (0, 0, 0) if row is None else (int(one) for one in row)
-    return Depth(waiting=max(messages - leased - delayed, 0), leased=leased, delayed=delayed)
+    if row is None:
+        return Depth(0, 0, 0)
+    messages, leased, delayed = map(int, row[:3])
+    return Depth(max(messages - leased - delayed, 0), leased, delayed, oldest_at=row[3])
 
 
 async def waiting_for(connection: Connection, queue: int, pool: str, most: int) -> int:

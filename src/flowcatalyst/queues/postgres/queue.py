@@ -7,20 +7,18 @@ as long as it lives: it renews one row every second or so, whatever it holds, an
 
 import asyncio
 import math
-import ssl
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
+from msgspec.json import encode
 
 from flowcatalyst.core.clock import Clock
-from flowcatalyst.core.errors import ConfigurationError, InvalidMessageError, QueueUnavailableError
+from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.core.message import Attempt, Capabilities, Delivery, Settled
 from flowcatalyst.core.tasks import Tasks
-from flowcatalyst.queues.address import PostgresAddress
 from flowcatalyst.queues.contract import (
     Batching,
     Demand,
@@ -30,23 +28,23 @@ from flowcatalyst.queues.contract import (
     Published,
     check_outgoing,
 )
-from flowcatalyst.queues.postgres import lanes, owners
-from flowcatalyst.queues.postgres.lanes import Entry, Ready, Receipt, Taken, entry_of
+from flowcatalyst.queues.front import GroupInHandError
+from flowcatalyst.queues.inspection import StoredGroup, StoredMessage
+from flowcatalyst.queues.postgres import inspect, lanes, owners
+from flowcatalyst.queues.postgres.lanes import Ready, Receipt, Taken, entry_of
 from flowcatalyst.queues.postgres.owners import Session
+from flowcatalyst.queues.postgres.publishing import check_storable, parts
 from flowcatalyst.queues.postgres.store import PostgresStore
 from flowcatalyst.queues.sharing import MAX_CODES, share_out
-from flowcatalyst.storage.postgres import DEFAULT_SCHEMA, Connection, PostgresServer
+from flowcatalyst.storage.postgres import Connection
 
-__all__ = ["PostgresQueue", "PostgresStore", "server_at"]
+__all__ = ["PostgresQueue", "PostgresStore"]
 
 MAX_BATCH: Final = 512
 LONG_POLL_S: Final = 1.0  # short: waiting again costs one statement, and a stop has to wait for it
 POLL_INTERVAL_S: Final = 1.0  # should a notification be lost
 CONTENDED_PAUSE_S: Final = 0.02  # what is ready is locked by somebody else; doubled each time
 SETTLE_LINGER_S: Final = 0.02  # an ack costs a share of a commit; under load a little patience makes that share small
-MAX_GROUP_BYTES: Final = 2000  # what fits into an index
-PUBLISH_MESSAGES: Final = 1000  # of one statement
-PUBLISH_CHARACTERS: Final = 8 << 20
 
 
 # Leases something in the name of an owner and its claim: of a connection, the number of the queue, and these.
@@ -76,6 +74,8 @@ class OwedNack(NamedTuple):
 class PostgresQueue:
     """One named queue of a store, both ends of it."""
 
+    _is_dated = True  # tells how old the oldest message is
+
     def __init__(self, store: PostgresStore, name: str, label: str | None = None) -> None:
         self.name = label or name  # what operators see
         self.queue = name  # what it is called in the database
@@ -88,6 +88,7 @@ class PostgresQueue:
             delayed_nack=True,
             extends=False,
             selects_pools=True,
+            hurries=True,
             visibility_s=math.inf,
             long_poll_s=LONG_POLL_S,
         )
@@ -148,15 +149,30 @@ class PostgresQueue:
         """Append messages, in order. They are durable when this returns."""
         for message in messages:
             check_outgoing(message)
-            _check_storable(message)
+            check_storable(message)
         published: list[Published] = []
-        for part in _parts([entry_of(message) for message in messages]):
+        for part in parts([entry_of(message) for message in messages]):
             number = await self.store.number_of(self.queue)
             places = await self.store.run(partial(lanes.publish, queue=number, entries=part))
             published += [Published(self._broker_id(seq), duplicate=duplicate) for seq, duplicate in places]
         if published:
             self.store.wake(self.queue)
         return published
+
+    async def publish_in_front(self, message: Outgoing) -> Published:
+        """Put a message before all that its group holds. It is durable when this returns."""
+        if message.group is None:
+            [published] = await self.publish([message])
+            return published
+        check_outgoing(message)
+        check_storable(message)
+        number = await self.store.number_of(self.queue)
+        placed = await self.store.run(partial(lanes.publish_in_front, queue=number, entry=entry_of(message)))
+        if placed is None:
+            raise GroupInHandError(message.group)
+        self.store.wake(self.queue)
+        seq, duplicate = placed
+        return Published(self._broker_id(seq), duplicate=duplicate)
 
     # Receiving
 
@@ -327,6 +343,30 @@ class PostgresQueue:
         """There is nothing to do: what is ours stays so while our session lives."""
         return [Settled.OK if self.still_ours(delivery) else Settled.GONE for delivery in deliveries]
 
+    async def hurry(self, delivery: Delivery) -> bool:
+        """Show a message that was nacked with a delay, and what was nacked with it, at once."""
+        seq = self._seq_of(delivery.broker_id)
+        found = await self.store.run(partial(lanes.hurry, queue=self.queue, group=delivery.group, seq=seq))
+        self.store.wake(self.queue)
+        return found
+
+    # Looks (the `InspectableQueue`)
+
+    async def find(self, name: str) -> StoredMessage | None:
+        """A message by its broker id or its application id."""
+        seq, needle = self._seq_of(name), encode(name).decode()
+        look = partial(inspect.find, queue=self.queue, name=name, seq=seq, needle=needle, broker_id=self._broker_id)
+        return None if "\0" in name else await self.store.run(look)
+
+    async def look_at(self, groups: Sequence[str]) -> dict[str, StoredGroup]:
+        names = [name for name in groups if "\0" not in name]
+        look = partial(inspect.groups, queue=self.queue, names=names, broker_id=self._broker_id)
+        return await self.store.run(look)
+
+    async def delayed_groups(self, most: int) -> list[StoredGroup]:
+        look = partial(inspect.delayed_groups, queue=self.queue, most=most, broker_id=self._broker_id)
+        return await self.store.run(look)
+
     def still_ours(self, delivery: Delivery) -> bool:
         """Until our session ends, or may have ended without our knowledge: we were paused, or are cut off."""
         session: Session = delivery.receipt.session
@@ -337,7 +377,7 @@ class PostgresQueue:
     async def depth(self) -> Depth:
         """How many messages the queue holds. It costs the same for a million, and makes no tables."""
         try:
-            return await self.store.run(partial(lanes.depth, queue=self.queue), migrates=False)
+            return await self.store.run(partial(lanes.depth, queue=self.queue, dated=self._is_dated), migrates=False)
         except QueueUnavailableError:
             if self.store.pool.has_tables is False:
                 return Depth(0, 0, 0)
@@ -368,6 +408,7 @@ class PostgresQueue:
                 one.receives,
                 0.0,
                 one.failures,
+                due_at=one.published_at,
             )
             for one in taken
         ]
@@ -382,42 +423,11 @@ class PostgresQueue:
     def _broker_id(self, seq: int) -> str:
         return f"postgres-{self.store.id}-{seq}"
 
-
-def server_at(address: PostgresAddress, user: str | None, password: str | None, ca_file: Path | None) -> PostgresServer:
-    """The database that an address means. Raises `ConfigurationError` if its certificates cannot be read."""
-    mode: str | ssl.SSLContext = address.sslmode or ("prefer" if ca_file is None else "verify-full")
-    if ca_file is not None and mode != "disable":
-        try:
-            context = ssl.create_default_context(cafile=str(ca_file))
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigurationError(f"postgres.ca_file {ca_file} cannot be used: {error}") from None
-        context.check_hostname = mode == "verify-full"
-        mode = context
-    schema = address.schema or DEFAULT_SCHEMA
-    return PostgresServer(address.hosts, address.database, user, password, mode, schema)
+    def _seq_of(self, broker_id: str) -> int | None:
+        """None: it is not of this database."""
+        seq = broker_id.removeprefix(self._broker_id(0)[:-1])
+        return int(seq) if seq.removeprefix("-").isdecimal() else None
 
 
 def _nothing() -> None:
     """Nobody was asked for notices."""
-
-
-def _check_storable(message: Outgoing) -> None:
-    if any("\0" in text for text in (message.body, message.group or "", message.deduplication_id or "")):
-        raise InvalidMessageError("body, group and deduplication id cannot have a NUL character on PostgreSQL")
-    for what, text in (("group", message.group), ("deduplication id", message.deduplication_id)):
-        if text is not None and len(text.encode()) > MAX_GROUP_BYTES:
-            raise InvalidMessageError(f"{what} has {len(text.encode())} bytes, and PostgreSQL takes {MAX_GROUP_BYTES}")
-
-
-def _parts(entries: Sequence[Entry]) -> Iterator[Sequence[Entry]]:
-    """What goes into one statement each."""
-    part: list[Entry] = []
-    size = 0
-    for entry in entries:
-        if part and (len(part) == PUBLISH_MESSAGES or size + len(entry.body) > PUBLISH_CHARACTERS):
-            yield part
-            part, size = [], 0
-        part.append(entry)
-        size += len(entry.body)
-    if part:
-        yield part

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from flowcatalyst.core.errors import InvalidMessageError
+from flowcatalyst.core.headers import TRACEPARENT, TRACESTATE, trace_context
 from flowcatalyst.core.message import Delivery
 from flowcatalyst.queues.contract import Outgoing, check_outgoing
 
@@ -44,6 +45,7 @@ class Note(msgspec.Struct, omit_defaults=True, rename="camel"):
     not_before: float = 0.0  # wall time; only on a message that was re-sent to wait outside its group
     delay_s: float = 43_200.0  # how long it was to wait then; the clocks of two routers may differ, or step
     first_id: str = ""  # the MessageId of what it is a copy of
+    sent_at: float = 0.0  # wall time when that was sent; 0: it is not known
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +102,8 @@ def retry_entry(delivery: Delivery, not_before: float, delay_s: float, largest: 
     receipt: Receipt = delivery.receipt
     if not receipt.holds_others_back:
         return None
-    note = Note(delivery.group, delivery.failures, not_before, delay_s, delivery.message_id or delivery.broker_id)
+    first_id = delivery.message_id or delivery.broker_id
+    note = Note(delivery.group, delivery.failures, not_before, delay_s, first_id, delivery.due_at)
     body = delivery.body if isinstance(delivery.body, str) else delivery.body.decode()
     entry: Entry = {
         "MessageBody": body,
@@ -131,7 +134,11 @@ def read(raw: Mapping[str, Any], now: float, visibility_s: float) -> tuple[Deliv
         lease_until=now + visibility_s,
         failures=note.failures if note is not None else 0,
         message_id=note.first_id if note is not None else "",
+        due_at=(note.sent_at if note is not None else 0.0) or int(system.get("SentTimestamp", 0)) / 1000,
     )
+    if TRACEPARENT in attributes:
+        said = {name: attributes[name].get("StringValue") for name in (TRACEPARENT, TRACESTATE) if name in attributes}
+        delivery.trace_context = trace_context(said)
     return delivery, note
 
 

@@ -59,6 +59,7 @@ class SqsQueue:
         self.name = name
         fifo = self._fifo = address.fifo
         self.capabilities = Capabilities(
+            hurries=True,
             ordered_redelivery=fifo,
             locks_groups=fifo,
             ordered_receive=fifo,
@@ -170,7 +171,7 @@ class SqsQueue:
                 MaxNumberOfMessages=limit,
                 WaitTimeSeconds=poll_s,
                 VisibilityTimeout=_seconds(self.capabilities.visibility_s),
-                MessageSystemAttributeNames=["ApproximateReceiveCount", "MessageGroupId"],
+                MessageSystemAttributeNames=["ApproximateReceiveCount", "MessageGroupId", "SentTimestamp"],
                 MessageAttributeNames=["All"],
             )
             found: list[Mapping[str, Any]] = answer.get("Messages") or []
@@ -335,6 +336,13 @@ class SqsQueue:
         published = await self._sender.publish(messages)
         self._depth.moved()
         return published
+
+    async def hurry(self, delivery: Delivery) -> bool:
+        """By the receipt that it was nacked with; what was nacked behind it comes when its own, short delay is over."""
+        if delivery.receipt is None or delivery.broker_id in self._in_hand:  # SQS may take an old receipt all the same
+            return False
+        (result,) = await self._change_visibility([delivery], [0])
+        return result is Settled.OK
 
     def still_ours(self, delivery: Delivery) -> bool:
         """Only its lease, which the router watches itself, can end."""

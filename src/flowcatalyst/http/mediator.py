@@ -8,8 +8,8 @@ import msgspec
 from flowcatalyst import __version__
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import DeliveryError, LocalShortageError
-from flowcatalyst.core.headers import OUR_PREFIX, header_safe
-from flowcatalyst.core.message import DEFAULT_GROUP, Delivery, Outcome
+from flowcatalyst.core.headers import OUR_PREFIX, header_safe, names_trace
+from flowcatalyst.core.message import DEFAULT_GROUP, Delivery, Headers, Outcome
 from flowcatalyst.core.payload import JSON_TYPE, payload_bytes
 from flowcatalyst.core.targets import parse_target
 from flowcatalyst.http.contract import WHOLE, HttpClient
@@ -20,7 +20,7 @@ GROUP: Final = f"{OUR_PREFIX}Group"
 ATTEMPT: Final = f"{OUR_PREFIX}Attempt"
 USER_AGENT: Final = f"FlowCatalyst/{__version__}"
 
-Headers = tuple[tuple[str, str], ...]
+_encode = msgspec.json.Encoder().encode
 
 
 class Mediator:
@@ -42,10 +42,16 @@ class Mediator:
             if delivery.is_raw or pointer.payload or pointer.headers:
                 headers, body = _own_content(delivery)
             else:
-                headers, body = _headers(pointer.auth_token), b'{"messageId":%b}' % msgspec.json.encode(pointer.id)
-            lines = f"{MESSAGE_ID}: {header_safe(pointer.id)}\r\n{_group_line(group)}{ATTEMPT}: {delivery.number}\r\n"
+                headers, body = _headers(pointer.auth_token), b'{"messageId":%b}' % _encode(pointer.id)
+            number = delivery.earlier + delivery.tries
+            lines = f"{MESSAGE_ID}: {header_safe(pointer.id)}\r\n{_group_line(group)}{ATTEMPT}: {number}\r\n"
             if delivery.stamp is not None:
                 lines += delivery.stamp.lines(delivery, body, self._clock.wall())
+            if delivery.trace is not None:
+                headers, traced = delivery.trace.passed_on(headers)
+                lines += traced
+            elif delivery.trace_context and not any(map(names_trace, pointer.headers or ())):
+                lines += "".join(f"{name}: {value}\r\n" for name, value in delivery.trace_context)
             response = await client.post(target, headers, body, timeout_s, lines)
         except LocalShortageError:
             raise
@@ -94,4 +100,4 @@ def _own_content(delivery: Delivery) -> tuple[Headers, bytes]:
         return headers, body.encode() if isinstance(body, str) else body
     if pointer.payload:
         return headers, payload_bytes(pointer.payload, content_type)
-    return headers, b'{"messageId":%b}' % msgspec.json.encode(pointer.id)
+    return headers, b'{"messageId":%b}' % _encode(pointer.id)

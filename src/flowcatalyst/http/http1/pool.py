@@ -56,7 +56,7 @@ class OriginPool:
         self.label = label
         self.connections: set[Connection] = set()  # every open socket, so that closing the client leaves none
         self._limits = limits
-        self._clock = clock
+        self._now = clock.monotonic
         self._loop = loop
         self._reuses = reuses
         self._on_unasked = on_unasked
@@ -82,7 +82,7 @@ class OriginPool:
 
     def take_idle(self) -> Connection | None:
         """The connection used last, if one is idle and fresh. Taking it takes a place."""
-        now = self._clock.monotonic()
+        now = self._now()
         if self._resting:
             self._end_rests(now)
         while self._idle:
@@ -122,12 +122,11 @@ class OriginPool:
         self._active -= 1
         assert self._active >= 0, "a place was released twice"
         if connection is not None:
-            if connection.keep_alive_s <= 0:
-                connection.discard()
-            else:
-                self._begin_idling(connection, self._clock.monotonic())
+            if connection.keep_alive_s > 0:
+                self._begin_idling(connection, self._now())
                 self._idle.append(connection)
                 return
+            connection.discard()
         self._report_if_unused()
 
     def watch(self, deadline: float) -> None:
@@ -151,7 +150,7 @@ class OriginPool:
         self.watch(min((connection.deadline for connection in self.connections), default=NEVER))
 
     def new_connection(self) -> Connection:
-        return Connection(self, self.label, self._loop, self._limits.max_body_bytes)
+        return Connection(self, self.label, self._loop, self._limits.max_body_bytes, self._limits.idle_s)
 
     def close(self) -> None:
         """Fail everybody who waits and close every connection."""
@@ -178,6 +177,9 @@ class OriginPool:
         outbox, self._outbox = self._outbox, []
         # What came since the loop last looked is still unread. The kernel is asked once for all of them: each call lets
         # other threads in.
+        if len(outbox) == 1:
+            outbox[0].send(outbox[0].has_unread())
+            return
         sockets = select.poll()
         for connection in outbox:
             sockets.register(connection.fileno, select.POLLIN)
@@ -190,7 +192,7 @@ class OriginPool:
         if self._proven and self._reuses and self._exchanges % REST_EVERY:  # as nearly always
             self.release(connection)
             return
-        now = self._clock.monotonic()
+        now = self._now()
         if self._proves_itself_until is None:
             self._proves_itself_until = now + self._limits.rest_s
         self._proven = now >= self._proves_itself_until
@@ -237,14 +239,14 @@ class OriginPool:
 
     def _begin_idling(self, connection: Connection, now: float) -> None:
         connection.idle_since = now
-        connection.idle_until = now + min(self._limits.idle_s, connection.keep_alive_s)
+        connection.idle_until = now + connection.keep_alive_s
         if self._sweep_timer is None:
             self._sweep_timer = self._loop.call_later(self._limits.idle_s, self._sweep)
 
     def _sweep(self) -> None:
         """Close what has been idle too long. One timer serves all idle connections; none runs without any."""
         self._sweep_timer = None
-        now = self._clock.monotonic()
+        now = self._now()
         self._end_rests(now)
         expired = [connection for connection in self._idle if connection.idle_until <= now]
         self._idle = [connection for connection in self._idle if connection.idle_until > now]

@@ -20,6 +20,9 @@ class BreakerState(StrEnum):
     HALF_OPEN = "HALF_OPEN"
 
 
+CLOSED = BreakerState.CLOSED  # asked for before each attempt: an enum takes its time to find a member
+
+
 class Failing:
     """A row of attempts that failed, whether they trip the breaker or not."""
 
@@ -79,7 +82,7 @@ class Breaker:
     def admit(self, now: float) -> float | None:
         """None: the call may go, and its end must be reported. Otherwise: when to ask again."""
         self.used_at = now
-        if self.state is BreakerState.CLOSED:
+        if self.state is CLOSED:
             self.under_way += 1
             return None
         if self.state is BreakerState.OPEN:

@@ -223,7 +223,7 @@ class Consumer:
         newest = {delivery.broker_id or delivery: delivery for delivery in batch}.values()
         for delivery in newest:
             delivery.source = self._settler
-        return [delivery for delivery in newest if not self._settler.ends_already(delivery)]
+        return self._settler.news_among(newest)
 
     async def _dead_letter(self, delivery: Delivery, reason: str) -> None:
         """Record a dead letter, then ack. A message that cannot be recorded stays in its queue."""

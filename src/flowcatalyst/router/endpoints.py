@@ -11,9 +11,11 @@ from itertools import islice
 from math import inf
 from typing import Final
 
-from flowcatalyst.core.message import ErrorKind, Outcome, Result
-from flowcatalyst.router.breaker import SUCCESSES_TO_CLOSE, Breaker, Breakers, BreakerState
-from flowcatalyst.router.shares import ANSWERS_COUNT_S, SLOW_S, Share, SlotShares
+from flowcatalyst.core.message import SUCCESS, ErrorKind, Outcome, Result
+from flowcatalyst.router.breaker import CLOSED, SUCCESSES_TO_CLOSE, Breaker, Breakers, BreakerState
+from flowcatalyst.router.cause import Cause
+from flowcatalyst.router.pauses import is_for_people
+from flowcatalyst.router.shares import ANSWERS_COUNT_S, LATEST, SLOW_S, Share, SlotShares
 
 HANGS_S: Final = 5.0  # an attempt that got no connection for so long kept its slot like one that timed out
 LOOK_AGAIN_S: Final = 5.0  # the net: what should open a gate may itself have been lost
@@ -27,6 +29,12 @@ class Gate:
 
     name: str  # an endpoint or an origin
     probe_at: float | None = None  # its breaker is open until then; None: its share is used up
+    for_people: bool = False  # somebody paused its endpoint or holds its group
+
+    @property
+    def for_long(self) -> bool:
+        """Not only until a slot is free."""
+        return self.for_people or self.probe_at is not None
 
 
 class _Destination:
@@ -94,7 +102,7 @@ class Endpoints:
     def timeout_s(self, target: str, now: float) -> float | None:
         """The deadline of an attempt that was just admitted where it has to be short; None: the usual one."""
         to = self._destinations.get(target) or self._look_up(target, now)
-        if to.endpoint.calm and to.origin.calm and to.breaker.state is BreakerState.CLOSED:
+        if to.endpoint.calm and to.origin.calm and to.breaker.state is CLOSED:
             return None
         limits = (to.breaker.timeout_s, to.endpoint.timeout_s, to.origin.timeout_s)
         return min((limit for limit in limits if limit is not None), default=None)
@@ -110,8 +118,13 @@ class Endpoints:
             to.breaker.release(began)
             return
         breaker, took_s = to.breaker, now - began
+        if outcome.result is SUCCESS:
+            endpoint.took_s[endpoint.delivered % LATEST] = took_s
+            endpoint.delivered += 1
+        else:
+            endpoint.failed += 1
         if (
-            breaker.calm and endpoint.calm and origin.calm and took_s <= SLOW_S and outcome.result is Result.SUCCESS
+            breaker.calm and endpoint.calm and origin.calm and took_s <= SLOW_S and outcome.result is SUCCESS
         ):  # as nearly always
             breaker.used_at = endpoint.answered_at = origin.answered_at = now
             breaker.under_way -= breaker.under_way > 0
@@ -130,6 +143,11 @@ class Endpoints:
             origin.answered(now, took_s)
         else:
             endpoint.answered_at = origin.answered_at = now
+
+    def shares(self, slots: int, now: float) -> Iterator[tuple[Share, int]]:
+        """What is known of each endpoint, and how many of the slots it may have now."""
+        for share in self._endpoints:
+            yield share, self._endpoints.limit(share, slots, self._in_flight, now)
 
     def name_of(self, target: str) -> str:
         """The endpoint that a target leads to."""
@@ -177,6 +195,8 @@ class Endpoints:
         """After an attempt ended: gates that groups wait at, and how many of them may go."""
         some = islice(gates, GATES_LOOKED_AT)
         for name in dict.fromkeys([self._endpoint_of(target), self._origin_of(target), *some]):
+            if is_for_people(name):
+                continue
             shares = self._origins if self._origins.find(name) else self._endpoints
             share = shares.find(name)
             groups = 1
@@ -191,11 +211,11 @@ class Endpoints:
             if groups > 0:
                 yield name, groups
 
-    def explain(self, gate: str, slots: int) -> tuple[str, float | None]:
+    def explain(self, gate: str, slots: int) -> tuple[str, float | None, Cause]:
         """What a group at a gate waits for, and until when, if that is known."""
         breaker = self._breakers.find(gate)
         if breaker is not None and breaker.state is not BreakerState.CLOSED:
-            return "circuit breaker of its endpoint is open", self._due.get(gate)
+            return "its endpoint, whose circuit breaker is open", self._due.get(gate), Cause.BREAKER
         share = self._origins.find(gate) or self._endpoints.find(gate)
         used = share.in_flight if share is not None else 0
-        return f"a slot for {gate}, which has its share: {used} of {slots}", None
+        return f"a slot for {gate}, which has its share: {used} of {slots}", None, Cause.ENDPOINT_SHARE

@@ -21,7 +21,8 @@ from flowcatalyst.queues.contract import Loss, Queue
 from flowcatalyst.queues.raw import POINTERS, Reader
 from flowcatalyst.queues.recalls import RecallableQueue
 from flowcatalyst.router import standstill
-from flowcatalyst.router.blocked import BlockedGroups
+from flowcatalyst.router.acting import Acts
+from flowcatalyst.router.blocked import FailedMessages
 from flowcatalyst.router.breaker import Breakers
 from flowcatalyst.router.consumer import Consumer
 from flowcatalyst.router.failure_memory import FailureMemory
@@ -37,13 +38,16 @@ from flowcatalyst.router.outages import (
     OutageLimits,
     ShortageOutages,
 )
+from flowcatalyst.router.pauses import Pauses
 from flowcatalyst.router.policy import DEFAULT_DELAYS, Delays
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.pool_tools import AttemptLog, Attempts, DeadLetterSink, PoolTools
 from flowcatalyst.router.process_share import ProcessShare
 from flowcatalyst.router.recaller import Recaller
+from flowcatalyst.router.recent import RecentDeliveries
 from flowcatalyst.router.router import Router
 from flowcatalyst.router.settler import Settler
+from flowcatalyst.router.skips import Skips
 from flowcatalyst.router.standstill import Standstill
 from flowcatalyst.router.tracker import InFlightTracker
 from flowcatalyst.router.watch import (
@@ -95,18 +99,23 @@ class Engine:
         supervisor: Supervisor | None = None,
         *,
         divided: bool = False,
+        pauses: Pauses | None = None,
+        skips: Skips | None = None,
     ) -> None:
-        """`divided`: other processes use the same pools; what is ours of them is for `share` to say."""
+        """`divided`: other processes use the same pools; what is ours of them is for `share` to say. `pauses` and
+        `skips` outlive it."""
         self.tracker = InFlightTracker()
         self.breakers = Breakers()
         self.router = Router(self.tracker, warnings, self._make_pool)
-        self._blocked = BlockedGroups()
+        self.failed = FailedMessages()
+        self.skips, self.delivered = skips if skips is not None else Skips(), RecentDeliveries()
+        self.pauses = pauses if pauses is not None else Pauses()
         self._standstill = Standstill(clock, warnings)
         self.endpoint_outages = EndpointOutages(
             self.breakers, self.router.all_pools, clock, warnings, outages.endpoint_down_s, self._standstill
         )
         self.group_outages = GroupOutages(
-            self._blocked,
+            self.failed,
             self.tracker,
             self.router.all_pools,
             clock,
@@ -128,6 +137,7 @@ class Engine:
         self._fence = fence or Fence()
         self.share = ProcessShare(self.router, self._fence, clock) if divided else None
         self.queues: dict[str, Queue] = {}
+        self.acts = Acts(self.tracker, self.router.all_pools, self.queues, self.failed, self.skips, self.pauses, clock)
         self._connections: dict[str, int] = {}
         self._removed_queues: list[_RemovedQueue] = []
         self._losses: list[Loss] = []  # of queues that were removed
@@ -165,7 +175,10 @@ class Engine:
             spawn=self._slots.spawn,
             delays=delays,
             fence=self._fence,
-            blocked=self._blocked,
+            blocked=self.failed,
+            skips=self.skips,
+            pauses=self.pauses,
+            delivered=self.delivered,
             failures=self.failures,
             divide=_undivided if self.share is None else self.share.divide,
             several_queues=lambda: len(self.queues) + len(self._removed_queues) > 1,
@@ -199,6 +212,7 @@ class Engine:
         now = self._clock.monotonic()
         for number, pool in enumerate(self.router.all_pools(), 1):
             pool.windows.snapshot(now)
+            pool.stats.slow_groups.forget_idle(now)
             if number % 100 == 0:
                 await asyncio.sleep(0)
 

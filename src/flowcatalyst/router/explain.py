@@ -1,14 +1,17 @@
 """What a message in a pool waits for, in words (G7). Pure: time comes in as an argument."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import Final
 
 from flowcatalyst.core.message import Delivery
+from flowcatalyst.router.cause import Cause
 from flowcatalyst.router.endpoints import Endpoints
-from flowcatalyst.router.groups import GroupScheduler, Place
+from flowcatalyst.router.group import Place
+from flowcatalyst.router.groups import GroupScheduler
 from flowcatalyst.router.limits import PoolLimits
+from flowcatalyst.router.pauses import HELD_GROUPS, Pauses
 from flowcatalyst.router.rate import SlidingWindow
 
 
@@ -20,42 +23,51 @@ class Wait:
     behind: str | None = None
     until: float | None = None
     under_way: bool = False  # its attempt runs
+    cause: Cause = Cause.CAPACITY
+    first: Delivery | None = None  # whom it is behind
 
 
-CONFIRMATION: Final = Wait("its queue to confirm")
+CONFIRMATION: Final = Wait("its queue to confirm", cause=Cause.CONFIRMATION)
 
 
 def explain(
     delivery: Delivery,
     place: Place,
-    busy: bool,
+    is_busy: Callable[[Delivery], bool],
     in_flight: int,
     limits: PoolLimits,
     endpoints: Endpoints,
+    pauses: Pauses,
     rate: SlidingWindow,
     now: float,
 ) -> Wait:
     """What a message waits for that stands at `place`, or whose attempt is under way if it is busy."""
-    first, held_until, gate, acking = place
+    first, held_until, gate, acking, is_away = place
     if acking:
         return CONFIRMATION
     if first is not delivery:
-        return Wait(f"its turn in group {delivery.group}", behind=first.pointer.id, until=held_until)
-    if busy:
-        return Wait(f"the answer to attempt {delivery.number}", under_way=True)
+        cause = Cause.SLOW_HEAD if is_busy(first) else Cause.AWAY_HEAD if is_away else Cause.BEHIND_HEAD
+        what = f"its turn in group {delivery.group}"
+        return Wait(what, behind=first.pointer.id, until=held_until, cause=cause, first=first)
+    if is_busy(delivery):
+        return Wait(f"the answer to attempt {delivery.number}", under_way=True, cause=Cause.ANSWER)
     if held_until is not None:
-        return Wait(delivery.waits_for, until=held_until)
+        return Wait(delivery.waits_for, until=held_until, cause=Cause.RETRY)
+    if gate is not None and (person := pauses.explain(gate, delivery.group)) is not None:
+        return Wait(person, cause=Cause.GROUP_HELD if gate == HELD_GROUPS else Cause.ENDPOINT_PAUSED)
     if gate is not None:
-        what, until = endpoints.explain(gate, limits.concurrency)
-        return Wait(what, until=until)
+        what, until, cause = endpoints.explain(gate, limits.concurrency)
+        return Wait(what, until=until, cause=cause)
     permit_at = rate.next_permit_at(now)
     if not limits.concurrency:
-        return Wait("a slot: other processes have those of this pool")
+        return Wait("a slot: other processes have those of this pool", cause=Cause.DIVISION)
     if permit_at == inf:
-        return Wait("a permit: other processes have those of this pool, or one that ended had them a minute ago")
+        what = "a permit: other processes have those of this pool, or one that ended had them a minute ago"
+        return Wait(what, cause=Cause.DIVISION)
     if permit_at > now:
-        return Wait(f"a permit: {limits.rate_per_minute} attempts per minute are used up", until=permit_at)
-    return Wait(f"a free slot: {in_flight} of {limits.concurrency} are busy")
+        what = f"a permit: {limits.rate_per_minute} attempts per minute are used up"
+        return Wait(what, until=permit_at, cause=Cause.RATE_LIMIT)
+    return Wait(f"a free slot: {in_flight} of {limits.concurrency} are busy", cause=Cause.SLOTS)
 
 
 def hanging(scheduler: GroupScheduler, endpoints: Endpoints, limit_s: float, now: float) -> Iterator[tuple[str, float]]:

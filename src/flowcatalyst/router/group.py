@@ -2,9 +2,28 @@
 
 from collections import deque
 from collections.abc import Iterator
+from enum import StrEnum
 from itertools import chain
+from typing import NamedTuple
 
 from flowcatalyst.core.message import Delivery
+
+
+class FailureScope(StrEnum):
+    """Who is nacked together with a failed message of an ordered group."""
+
+    GROUP = "group"  # every later message of the group
+    BATCH = "batch"  # only the later ones of the same batch
+
+
+class Place(NamedTuple):
+    """Where a message stands."""
+
+    first: Delivery  # stands or runs first in its group, or is awaited back from its queue
+    held_until: float | None = None
+    gate: str | None = None
+    acking: bool = False  # done with, but for its ack
+    is_away: bool = False  # the first is
 
 
 class Group:

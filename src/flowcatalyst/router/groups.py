@@ -10,33 +10,15 @@ same group. An IMMEDIATE message is a group of one that shares its name with nob
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
-from enum import StrEnum
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 from itertools import chain, islice
-from typing import NamedTuple
 
 from flowcatalyst.core.message import Delivery
-from flowcatalyst.router.group import Group
+from flowcatalyst.router.group import FailureScope, Group, Place
 
 # Of this many turns in a row the high tier gets all but one while both tiers wait: priority without starvation.
 TURNS_PER_CYCLE = 8
-
-
-class FailureScope(StrEnum):
-    """Who is nacked together with a failed message of an ordered group."""
-
-    GROUP = "group"  # every later message of the group
-    BATCH = "batch"  # only the later ones of the same batch
-
-
-class Place(NamedTuple):
-    """Where a message stands."""
-
-    first: Delivery  # stands or runs first in its group, or is awaited back from its queue
-    held_until: float | None = None
-    gate: str | None = None
-    acking: bool = False  # done with, but for its ack
 
 
 class GroupScheduler:
@@ -126,6 +108,11 @@ class GroupScheduler:
             if delivery not in self._acking:
                 yield delivery
 
+    @property
+    def groups(self) -> Mapping[str, Group]:
+        """The ordered ones."""
+        return self._groups
+
     def has_group(self, name: str | None) -> bool:
         return name in self._groups
 
@@ -136,7 +123,7 @@ class GroupScheduler:
             return Place(delivery)
         away = group.away if group.is_awaiting else None
         first = away or group.busy or next(iter(group), delivery)
-        return Place(first, group.held_until, group.gate, acking=delivery in self._acking)
+        return Place(first, group.held_until, group.gate, delivery in self._acking, away is not None)
 
     # Messages in
 
@@ -172,7 +159,7 @@ class GroupScheduler:
                 self._ready_high[group] = None
         else:
             group.regular.append(delivery)
-        if group.is_stalled:
+        if group.held_until is not None or group.blocked:  # it is stalled
             self.stalled += 1
         self._make_ready(group)
 
@@ -290,6 +277,20 @@ class GroupScheduler:
         if not waiting:
             del self.gates[gate]
 
+    def let_go(self, delivery: Delivery) -> bool:
+        """End the hold of a message's group, or its wait at a gate: it is next. False: it waits for something else."""
+        group = self._group_of(delivery)
+        if group is None or group.busy is not None or group.is_awaiting:
+            return False
+        self._end_hold(group)
+        if group.gate is not None:
+            self._leave(group)
+        self._make_ready(group)
+        for tier in (self._ready_high, self._ready):
+            if group in tier:  # where it was put: what made it urgent may be gone since
+                tier.move_to_end(group, last=False)
+        return True
+
     # Messages out
 
     def clear_idle(
@@ -357,15 +358,15 @@ class GroupScheduler:
         self._ready_high.pop(group, None)
         self._end_hold(group)
         if group.gate is not None:
-            waiting = self.gates[group.gate]
-            del waiting[group]
-            if not waiting:
-                del self.gates[group.gate]
-            self._leave_gate(group)
+            self._leave(group)
         self.buffered -= len(group)
         self._forget(group)
 
     # Groups
+
+    def all_groups(self) -> list[Group]:
+        """As of now, for somebody who looks at them later."""
+        return [*self._groups.values(), *self._alone.values()]
 
     def _all(self) -> Iterator[Group]:
         return chain(self._groups.values(), self._alone.values())
@@ -387,6 +388,13 @@ class GroupScheduler:
             (self._ready_high if group.urgent else self._ready)[group] = None
         else:
             self._forget(group)
+
+    def _leave(self, group: Group) -> None:
+        gate = group.gate or ""
+        del self.gates[gate][group]
+        if not self.gates[gate]:
+            del self.gates[gate]
+        self._leave_gate(group)
 
     def _leave_gate(self, group: Group) -> None:
         self.stalled -= len(group) if group.blocked else 0

@@ -7,7 +7,7 @@ import structlog
 
 from flowcatalyst.core.errors import LocalShortageError, plain
 from flowcatalyst.core.logs import debug_is_on
-from flowcatalyst.core.message import ACK, Attempt, Delivery, Outcome, Reject, Severity, Verdict
+from flowcatalyst.core.message import ACK, Attempt, Delivery, Nack, Outcome, Reject, Result, Retry, Severity, Verdict
 from flowcatalyst.core.tasks import uninterrupted
 from flowcatalyst.core.warnings import WarningCode
 from flowcatalyst.http.interpret import interpret_failure
@@ -26,7 +26,7 @@ class Judge:
 
     def __init__(self, code: str, stats: PoolStats, tools: PoolTools) -> None:
         self._code = code
-        self._stats = stats
+        self._stats, self._slow = stats, stats.slow_groups
         self._tools = tools
         self._debugs = debug_is_on()
         self._noted: OrderedDict[tuple[str, int | None], None] = OrderedDict()  # endpoints and statuses warned about
@@ -51,13 +51,22 @@ class Judge:
             delivery.attempt = Attempt(tools.clock.wall() - duration_s, duration_s, outcome)
         try:
             self._stats.attempt(outcome.result, duration_s)
+            if duration_s > self._slow.least_s or delivery.group in self._slow.by_name:
+                self._slow.note(delivery.group, duration_s, delivery.attempt_at)
             verdict = policy.decide(outcome, delivery, capabilities, limits, tools.delays)
-            if verdict is ACK and delivery.stamp is not None:
-                delivery.stamp.delivered(delivery)
+            if delivery.skip and isinstance(verdict, Retry | Nack):  # somebody gave it up meanwhile
+                verdict = Reject(delivery.skip)
+            if verdict is ACK:
+                if delivery.stamp is not None:
+                    delivery.stamp.delivered(delivery)
+                if delivery.terms is None:
+                    tools.delivered.note(delivery.pointer.id, delivery.attempt_at + duration_s)
+                if delivery.due_at:
+                    self._stats.lag(tools.clock.wall() - delivery.due_at)
             if (verdict is not ACK or tools.blocked.by_message) and delivery.terms is None:
                 tools.blocked.note(delivery, outcome, verdict, self._code, tools.clock.monotonic())
-            is_expected = outcome.status in limits.retry_statuses  # whoever set the pool up knows of it
-            if (outcome.warning is not None and not is_expected) or outcome.note:
+            # Of a status that is retried whoever set the pool up knows.
+            if (outcome.warning is not None and outcome.status not in limits.retry_statuses) or outcome.note:
                 self._warn_about(tools.endpoint_of(delivery.pointer.mediation_target), outcome)
         except Exception as error:  # a bug of ours: the next attempt has to wait all the same
             log.error("verdict_failed", action="verdict_failed", pool=self._code, exc_info=error)
@@ -78,6 +87,7 @@ class Judge:
 
     async def dead_letter(self, delivery: Delivery, verdict: Reject, outcome: Outcome) -> Verdict:
         """Record the dead letter before its message may be acked. If that fails the message stays in its queue."""
+        self._tools.blocked.forget(delivery)
         try:
             await uninterrupted(self._tools.dead_letters.record(delivery, verdict.reason, outcome))
         except Exception as error:
@@ -85,6 +95,15 @@ class Judge:
             delay_s = self._tools.delays.nack_delay_s
             return policy.wait_before_next_attempt(delay_s, delivery, delivery.source.capabilities)
         return verdict
+
+    async def skip(self, delivery: Delivery) -> Verdict:
+        """A person gave a message up: record it with what its latest attempt got. If that fails it stays."""
+        known, outcome = self._tools.blocked.of(delivery), Outcome(Result.ERROR_PROCESS, detail="never tried")
+        if known is not None:
+            outcome = Outcome(Result.ERROR_PROCESS, status=known.status, detail=known.detail, excerpt=known.excerpt)
+        about = {"message": delivery.pointer.id, "group": delivery.group, "pool": self._code, "reason": delivery.skip}
+        log.info("message_skipped", action="message_skipped", **about)
+        return await self.dead_letter(delivery, Reject(delivery.skip), outcome)
 
     def no_attempt(self, delivery: Delivery, shortage: LocalShortageError) -> str:
         """This machine could not make the attempt: nothing counts. Warns once for all; says what the message awaits."""

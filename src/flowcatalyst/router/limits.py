@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import ClassVar, Final
 
 from flowcatalyst.core.message import DEFAULT_POOL
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 
 CAPACITY_PER_SLOT: Final = 20
 MIN_CAPACITY: Final = 50

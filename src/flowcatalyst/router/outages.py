@@ -6,6 +6,7 @@ Each tells once when it begins and once when it is over, however long it lasts, 
 
 import asyncio
 import re
+import shlex
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from flowcatalyst.core.message import Severity
 from flowcatalyst.core.targets import origin_of
 from flowcatalyst.core.warnings import WarningBook, WarningCode, WarningFilter, WarningShelf
 from flowcatalyst.http.interpret import REDIRECTED
-from flowcatalyst.router.blocked import BlockedGroup, BlockedGroups
+from flowcatalyst.router.blocked import FailedMessage, FailedMessages
 from flowcatalyst.router.breaker import Breakers
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.standstill import Standstill
@@ -174,7 +175,7 @@ class GroupOutages:
 
     def __init__(
         self,
-        groups: BlockedGroups,
+        groups: FailedMessages,
         tracker: InFlightTracker,
         pools: Callable[[], list[Pool]],
         clock: Clock,
@@ -183,7 +184,7 @@ class GroupOutages:
         standstill: Standstill,
     ) -> None:
         self.limit_s = limit_s
-        self.blocked: list[BlockedGroup] = []  # longest first
+        self.blocked: list[FailedMessage] = []  # longest first
         self._groups = groups
         self._tracker = tracker
         self._pools = pools
@@ -205,7 +206,7 @@ class GroupOutages:
             self.blocked = [one for one in self.blocked if one.pool in self._told]
         self._tell({one.pool: one for one in reversed(self.blocked)})
 
-    def _tell(self, first: Mapping[str, BlockedGroup]) -> None:
+    def _tell(self, first: Mapping[str, FailedMessage]) -> None:
         """These pools have blocked groups, of which each has waited longest."""
         for pool in self._told - first.keys():
             self._warnings.acknowledge_all(WarningFilter(code=WarningCode.GROUP_BLOCKED, source=f"pool {pool}"))
@@ -214,12 +215,12 @@ class GroupOutages:
             detail = one.detail[:MAX_DETAIL_CHARS]
             text = (
                 f"a group of pool {pool} has been blocked for more than {minutes(self.limit_s)}: {one.group} waits for "
-                f"message {one.message_id} ({detail})"
+                f"message {one.message_id} ({detail}); what can be done says: {how_to_explain(one.message_id)}"
             )
             self._warnings.add(WarningCode.GROUP_BLOCKED, Severity.ERROR, text, f"pool {pool}")
         self._told = set(first)
 
-    def _hanging(self, now: float) -> Iterator[BlockedGroup]:
+    def _hanging(self, now: float) -> Iterator[FailedMessage]:
         """Groups behind an attempt that is under way for so long, although others at its endpoint may be answered."""
         pools = {pool.code: pool for pool in self._pools()}
         for one in self._tracker:
@@ -227,7 +228,7 @@ class GroupOutages:
                 continue
             if not self._groups.knows(one) and one.pool in pools and pools[one.pool].has(one):
                 group, detail = one.group or "", f"attempt {one.number} has not ended"
-                yield BlockedGroup(group, one.pool, one.broker_id, one.pointer.id, one.attempt_at, now, detail)
+                yield FailedMessage(group, one.pool, one.broker_id, one.pointer.id, one.attempt_at, now, detail)
 
 
 class ShortageOutages:
@@ -270,6 +271,11 @@ class DeadLetterOutages:
             self._warnings.add(WarningCode.DEAD_LETTERS, Severity.WARN, text, "dead letters")
         elif before and not self.recent:
             self._warnings.acknowledge_all(WarningFilter(code=WarningCode.DEAD_LETTERS))
+
+
+def how_to_explain(message_id: str) -> str:
+    """A command to paste. Whoever sent the message chose its id."""
+    return f"flowcatalyst explain {shlex.quote(message_id)}"
 
 
 def minutes(seconds: float) -> str:

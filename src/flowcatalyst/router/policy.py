@@ -9,6 +9,7 @@ from typing import Final
 
 from flowcatalyst.core.message import (
     ACK,
+    SUCCESS,
     Capabilities,
     Delivery,
     ErrorKind,
@@ -52,7 +53,7 @@ DEFAULT_DELAYS: Final = Delays()
 
 def by_the_rule_of_a_pool(outcome: Outcome, limits: PoolLimits) -> Outcome:
     """What an answer with another status than 200 means where the pool has a say in it."""
-    if outcome.result is not Result.SUCCESS or limits.success is Success.ANY_2XX:
+    if outcome.result is not SUCCESS or limits.success is Success.ANY_2XX:
         return outcome
     return replace(
         outcome,
@@ -84,7 +85,7 @@ def decide(
     delays: Delays = DEFAULT_DELAYS,
 ) -> Verdict:
     """What to do with a message after an attempt, which its `failures` already count."""
-    if outcome.result is Result.SUCCESS:
+    if outcome.result is SUCCESS:
         return ACK
     if delivery.terms is not None:
         return by_its_own_terms(outcome, delivery.failures, delivery.terms, limits, delays)

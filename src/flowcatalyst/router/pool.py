@@ -6,84 +6,48 @@ occupy no slot: one timer per pool ends the earliest of them.
 """
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
-from itertools import chain
 from math import inf
 from operator import attrgetter
 
 from flowcatalyst.core.errors import LocalShortageError, NotSignedError
-from flowcatalyst.core.message import DEFAULT_POOL, Ack, Delivery, Nack, Outcome, Reject, Retry, Told, Verdict
+from flowcatalyst.core.message import Ack, Delivery, Nack, Outcome, Reject, Retry, Told, Verdict
 from flowcatalyst.router import policy
 from flowcatalyst.router.admission import GRAIN_S, Admission
 from flowcatalyst.router.alarm import Alarm
 from flowcatalyst.router.endpoints import Endpoints, Gate
-from flowcatalyst.router.explain import Wait, explain, hanging
-from flowcatalyst.router.groups import FailureScope, GroupScheduler
+from flowcatalyst.router.group import FailureScope
+from flowcatalyst.router.groups import GroupScheduler
 from flowcatalyst.router.judge import Judge
 from flowcatalyst.router.limits import PoolLimits
+from flowcatalyst.router.pauses import gate_of_endpoint
+from flowcatalyst.router.pool_state import PoolState
 from flowcatalyst.router.pool_tools import PoolTools
 from flowcatalyst.router.rate import SlidingWindow
 from flowcatalyst.router.stats import PoolStats
 from flowcatalyst.router.windows import PoolWindows
 
 
-class Pool:
+class Pool(PoolState):
     """A bound on concurrency and rate, and the groups that share it."""
 
     def __init__(self, code: str, limits: PoolLimits, tools: PoolTools) -> None:
-        self.code, self.configured = code, limits
-        self.limits = tools.divide(code, limits)  # what this process may use of them
+        self.code, self.configured, self.limits = code, limits, tools.divide(code, limits)  # what we may use of them
         self.stats = PoolStats()
         self.windows = PoolWindows(self.stats, tools.clock.monotonic())
-        self.draining = False  # for the end of the process: nothing starts any more
+        self.draining, self.paused = False, code in tools.pauses.pools
         self.retiring = False  # no longer configured: ends what it has
         self._tools, self._now, self._fence = tools, tools.clock.monotonic, tools.fence
         self._scheduler, self.rate = GroupScheduler(), SlidingWindow(self.limits.rate_per_minute)
         self.forget_waiting = self._scheduler.forget_waiting  # whoever stops the router nacks what is left
+        self.all_groups, self.slow_groups = self._scheduler.all_groups, self.stats.slow_groups
         self._endpoints = Endpoints(tools.breakers, tools.endpoint_of, tools.origin_of)
         self.slots: dict[asyncio.Task[None], None] = {}  # in the order they began
         self._alarm, self._judge = Alarm(self._now, self._pump), Judge(code, self.stats, tools)
         self._pump_is_due, self._rate_waited_until = False, 0.0
         self._leaving = 0  # so many messages at gates may return to their queue now
         self.admission, self._drained = Admission(self._scheduler, self.rate, self._now), asyncio.Event()
-
-    def __repr__(self) -> str:
-        return f"<Pool {self.code} slots={len(self.slots)}/{self.limits.concurrency} {self._scheduler!r}>"
-
-    @property
-    def in_flight(self) -> int:
-        return self._scheduler.in_flight
-
-    @property
-    def buffered(self) -> int:
-        return self._scheduler.buffered
-
-    @property
-    def parked(self) -> int:
-        return max(0, len(self._scheduler) - self.limits.effective_capacity)  # beyond the capacity
-
-    @property
-    def group_count(self) -> int:
-        return self._scheduler.group_count
-
-    @property
-    def held_count(self) -> int:
-        return self._scheduler.held_count
-
-    @property
-    def size(self) -> int:
-        return len(self._scheduler)
-
-    @property
-    def is_full(self) -> bool:
-        """It holds all it may, parked ones included."""
-        return len(self._scheduler) >= self.limits.most
-
-    @property
-    def free_capacity(self) -> int:
-        """How many more messages the pool asks for."""
-        return 0 if self.draining else self.admission.free_capacity(self.limits)
 
     def asked_capacity(self) -> int:
         """The same for somebody who is told later if there is none now."""
@@ -92,38 +56,9 @@ class Pool:
             self._pump_soon()  # perhaps only time has to pass until there is some
         return free_capacity
 
-    def has_to_take(self, delivery: Delivery) -> bool:
-        """Its group waits for it, perhaps with all that the pool is full of, and a slot has nothing else to do."""
-        busy = self.in_flight + self._scheduler.ready_count
-        return busy < self.limits.concurrency and self._scheduler.awaits(delivery)
-
     def refused(self, delivery: Delivery, delay_s: float) -> None:
         """A message is nacked unheard, or was nacked late. If its group waits for it, it waits for longer."""
         self._scheduler.wait_longer(delivery, self._now() + delay_s + policy.RETURN_GRACE_S)
-
-    def has(self, delivery: Delivery) -> bool:
-        return delivery in self._scheduler
-
-    def places(self) -> set[tuple[str, str]]:
-        """(pool code that its messages name, group) of every ordered group that is here."""
-        mine = chain(self._scheduler, self._scheduler.awaited)
-        return {(one.pointer.pool_code or DEFAULT_POOL, one.group or "") for one in mine if one.ordered}
-
-    @property
-    def is_over(self) -> bool:
-        """Nothing is left here or awaited, and nothing that started here counts against the rate limit."""
-        return not self.group_count and not self.rate.used(self._now())
-
-    def has_group(self, name: str | None) -> bool:
-        return self._scheduler.has_group(name)
-
-    def explain(self, delivery: Delivery) -> Wait:
-        """What a message of this pool waits for (G7)."""
-        place, busy = self._scheduler.place_of(delivery), self._scheduler.is_in_flight(delivery)
-        return explain(delivery, place, busy, self.in_flight, self.limits, self._endpoints, self.rate, self._now())
-
-    def hanging(self, limit_s: float) -> Iterator[tuple[str, float]]:
-        return hanging(self._scheduler, self._endpoints, limit_s, self._now())
 
     def submit(self, delivery: Delivery) -> bool:
         """Accept a message, unless the pool is draining. Who receives asks for capacity before, not here."""
@@ -132,6 +67,8 @@ class Pool:
         delivery.pool = self.code
         delivery.arrived_at = delivery.arrived_at or self._now()
         self._tools.failures.restore(delivery)
+        if self._tools.skips:
+            self._tools.skips.restore(delivery)
         delivery.earlier = max(delivery.earlier, delivery.failures)  # a queue may know of others
         self._scheduler.submit(delivery)
         if self._scheduler.gates:
@@ -159,6 +96,29 @@ class Pool:
         for endpoint in endpoints:
             self._scheduler.open(endpoint, self.limits.concurrency)
         self._pump_soon()
+
+    def pause(self) -> None:
+        """Start nothing and ask for nothing until `resume`. Attempts in flight end as usual."""
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        self._pump_soon()
+        self._tell_capacity()
+
+    def resume_endpoint(self, name: str) -> None:
+        """All that waited for a person at this endpoint or origin may start."""
+        gate = gate_of_endpoint(name)
+        self._scheduler.open(gate, len(self._scheduler.gates.get(gate, ())))
+        self._pump_soon()
+
+    def hurry(self, delivery: Delivery) -> bool:
+        """Let a message that waits here, with its group, for a time or at a gate, be looked at now. What is at its head
+        then may have to wait again. False: it waits for something else."""
+        if not self.has(delivery) or not self._scheduler.let_go(delivery):
+            return False
+        self._pump_soon()
+        return True
 
     def drain(self) -> None:
         """Accept nothing more, nack what has not started, let attempts in flight end."""
@@ -218,7 +178,7 @@ class Pool:
     def _pump(self) -> None:
         """End the waits whose time has come, then fill free slots, as many as there are groups and permits for."""
         self._pump_is_due, now = False, self._now()
-        if self.draining or not self._fence.allows(now):
+        if self.draining or self.paused or not self._fence.allows(now):
             return
         self._scheduler.end_holds(now)
         for gate, groups in self._endpoints.due_probes(now):
@@ -236,8 +196,11 @@ class Pool:
 
     async def _run_slot(self) -> None:
         while len(self.slots) <= self.limits.concurrency and (delivery := self._next()) is not None:
-            self._judge.note_start(delivery)
-            await self._process(delivery)
+            if delivery.skip:
+                await self._skip(delivery)
+            else:
+                self._judge.note_start(delivery)
+                await self._process(delivery)
 
     def _slot_ended(self, slot: "asyncio.Task[None]") -> None:
         self.slots.pop(slot, None)
@@ -247,12 +210,12 @@ class Pool:
     def _next(self) -> Delivery | None:
         """The next message that may start now, with its permit taken; otherwise None and the timer is set."""
         now = self._now()
-        if not self._fence.allows(now):
-            return None  # another router may be at work by now
-        scheduler, limited = self._scheduler, self.limits.rate_per_minute is not None
-        while scheduler.has_ready and (not limited or self.rate.next_permit_at(now) <= now):
-            delivery = scheduler.take()
-            assert delivery is not None
+        if self.paused or not self._fence.allows(now):
+            return None  # a person wants it so, or another router may be at work by now
+        scheduler, pauses, limited = self._scheduler, self._tools.pauses, self.limits.rate_per_minute is not None
+        while not limited or self.rate.next_permit_at(now) <= now:
+            if (delivery := scheduler.take()) is None:
+                break
             over = delivery.recalled or 0.0 < delivery.expires_at <= self._tools.clock.wall()
             if over or not delivery.source.still_ours(delivery):
                 self._lose(delivery)
@@ -261,7 +224,12 @@ class Pool:
                 reason = "its lease ran out: its queue has to confirm that it is ours"
                 self._hold(delivery, policy.LEASE_PATIENCE_S, reason)
                 continue
-            gate = self._endpoints.admit(delivery.pointer.mediation_target, self.limits.concurrency, now)
+            if delivery.skip:
+                delivery.attempt_at = now
+                return delivery
+            gate = self._closed_by_people(delivery) if pauses.gates_closed else None
+            if gate is None:
+                gate = self._endpoints.admit(delivery.pointer.mediation_target, self.limits.concurrency, now)
             if gate is not None:
                 self._wait_at(gate, delivery, now)
                 continue
@@ -276,6 +244,10 @@ class Pool:
         self._tell_capacity()
         return None
 
+    def _closed_by_people(self, delivery: Delivery) -> Gate | None:
+        name = self._tools.pauses.gate_of(delivery, self._tools.endpoint_of, self._tools.origin_of)
+        return None if name is None else Gate(name, for_people=True)
+
     def _lose(self, delivery: Delivery) -> None:
         """Let go of a message that is over, went with its connection or was recalled, and of those behind it too."""
         self._scheduler.unstart(delivery)
@@ -283,7 +255,7 @@ class Pool:
 
     def _wait_at(self, gate: Gate, delivery: Delivery, now: float) -> None:
         """Nothing is spent, only time: the group waits here until its endpoint may be probed or has a slot for it."""
-        leaves = gate.probe_at is not None and self._has_to_leave(delivery)
+        leaves = gate.for_long and self._has_to_leave(delivery)
         if leaves or (self._leaving > 0 and delivery.source.capabilities.selects_pools):  # elsewhere a receive counts
             self._leaving -= 1
             # It did not fail, so it may not fall behind its group even where a failure would let the others pass.
@@ -292,7 +264,9 @@ class Pool:
             return
         if not self._scheduler.gates:
             self.admission.begin_looks()
-        self._scheduler.wait_at(delivery, gate.name, blocked=gate.probe_at is not None)
+        self._scheduler.wait_at(delivery, gate.name, blocked=gate.for_long)
+        if gate.for_people:
+            return
         self._endpoints.try_later(gate, now)
         if gate.name != (origin := self._tools.origin_of(delivery.pointer.mediation_target)):
             self._scheduler.open(origin, 1)  # it may have come from there: its turn is another one's
@@ -322,6 +296,19 @@ class Pool:
         finally:
             if not concluded:
                 self._abandon(delivery, attempted=outcome is not None, waits_for=waits_for, unsigned=unsigned)
+
+    async def _skip(self, delivery: Delivery) -> None:
+        """A person gave it up: it becomes a dead letter, and its group goes on."""
+        concluded = False
+        try:
+            self._conclude(delivery, await self._judge.skip(delivery))
+            concluded = True
+        finally:
+            if not concluded and self.draining:
+                self._scheduler.finish(delivery)  # the tracker still has it
+                self._nack_waiting(delivery)
+            elif not concluded:
+                self._scheduler.unstart(delivery)
 
     def _end_attempt(self, delivery: Delivery, outcome: Outcome | None, now: float) -> None:
         """Tell breaker and shares that the attempt ended, and let go who waited for that. None: it was cut off."""
@@ -356,6 +343,8 @@ class Pool:
                 self._hold(delivery, after_s, f"retry after {policy.in_words(delivery.failures)}")
             case Nack(delay_s):
                 self._requeue(delivery, delay_s, self.limits.failure_scope if delivery.blocks_group else None)
+        if self._tools.skips and isinstance(verdict, Ack | Reject):
+            self._tools.skips.forget(delivery)
         self._nack_waiting(delivery)
         if self.admission.asked_in_vain:
             self._tell_capacity()

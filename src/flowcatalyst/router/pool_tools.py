@@ -9,11 +9,14 @@ from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.message import Delivery, Outcome, Verdict
 from flowcatalyst.core.warnings import WarningSink
 from flowcatalyst.router import policy
-from flowcatalyst.router.blocked import BlockedGroups
+from flowcatalyst.router.blocked import FailedMessages
 from flowcatalyst.router.breaker import Breakers
 from flowcatalyst.router.failure_memory import FailureMemory
 from flowcatalyst.router.fence import Fence
 from flowcatalyst.router.limits import PoolLimits
+from flowcatalyst.router.pauses import Pauses
+from flowcatalyst.router.recent import RecentDeliveries
+from flowcatalyst.router.skips import Skips
 
 
 class Attempts(Protocol):
@@ -48,7 +51,10 @@ class PoolTools:
     delays: policy.Delays = policy.DEFAULT_DELAYS
     fence: Fence = field(default_factory=Fence)
     failures: FailureMemory = field(default_factory=FailureMemory)
-    blocked: BlockedGroups = field(default_factory=BlockedGroups)
+    blocked: FailedMessages = field(default_factory=FailedMessages)
+    skips: Skips = field(default_factory=Skips)
+    pauses: Pauses = field(default_factory=Pauses)
+    delivered: RecentDeliveries = field(default_factory=RecentDeliveries)
     divide: Callable[[str, PoolLimits], PoolLimits] = lambda _, limits: (
         limits
     )  # code, limits -> what we may use of them

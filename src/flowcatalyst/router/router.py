@@ -7,16 +7,8 @@ from typing import Final
 import structlog
 
 from flowcatalyst.core.logs import debug_is_on
-from flowcatalyst.core.message import (
-    DEFAULT_POOL,
-    UNREADABLE,
-    Delivery,
-    Severity,
-    Told,
-    adopt_receipt,
-    named_group,
-    was_changed,
-)
+from flowcatalyst.core.message import DEFAULT_POOL, UNREADABLE, Delivery, Severity, Told, named_group
+from flowcatalyst.core.receipts import adopt_receipt, was_changed
 from flowcatalyst.core.warnings import WarningCode, WarningSink
 from flowcatalyst.queues.contract import FreeCapacity
 from flowcatalyst.router.limits import DEFAULT_POOL_LIMITS, PoolLimits
@@ -127,7 +119,8 @@ class Router:
         """
         self._batches += 1
         for delivery in batch:
-            delivery.group = named_group(delivery)
+            if not delivery.group or delivery.group.isspace():  # else its queue named it
+                delivery.group = named_group(delivery)
         refused: set[tuple[Pool, str | None]] = set()
         for delivery in self._without_duplicates(batch):
             delivery.batch = self._batches
@@ -195,13 +188,12 @@ class Router:
 
     def _without_duplicates(self, batch: Iterable[Delivery]) -> list[Delivery]:
         """Phase 1. A redelivery only refreshes the receipt of the message we own; a requeued copy is removed."""
-        for delivery in batch:
-            owned = self.tracker.owned(delivery.broker_id)
+        for delivery, owned in self.tracker.owned_among(batch):
             # One that waits here although its connection was lost, and is shown again, has its place where it is shown
             # now: what came before it may be shown before it this time.
-            if owned is not None and not owned.source.still_ours(owned):
+            if not owned.source.still_ours(owned):
                 self.release(owned)
-            elif owned is not None and was_changed(owned, delivery):
+            elif was_changed(owned, delivery):
                 self.recall([owned])  # its receipt is worth nothing any more: it is delivered as it is shown now
         new, doubles = self.tracker.sort_out(batch)
         for kind, delivery, first in doubles:

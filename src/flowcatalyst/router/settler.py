@@ -6,7 +6,7 @@ is under way is recognised, its newer receipt is adopted, and a repeated ack use
 
 import asyncio
 from collections import OrderedDict, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -14,7 +14,8 @@ from typing import Final
 import structlog
 
 from flowcatalyst.core.errors import QueueUnavailableError
-from flowcatalyst.core.message import Attempt, Delivery, Settled, Told, adopt_receipt, content_mark, was_changed
+from flowcatalyst.core.message import Attempt, Delivery, Settled, Told
+from flowcatalyst.core.receipts import adopt_receipt, content_mark, was_changed
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.router.tracker import InFlightTracker
 
@@ -22,6 +23,8 @@ FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 5.0
 MAX_REMEMBERED_DELETES: Final = 100_000
 MAX_NACK_TRIES: Final = 3  # after that the lease runs out, which requeues the message as well
+
+_OK: Final = Settled.OK  # each ack asks, and an enum takes its time to find a member
 
 log = structlog.get_logger("flowcatalyst.settle")
 
@@ -86,10 +89,14 @@ class Settler:
         self._nacks[delay_s, unlock].append(delivery)
         self._start_work()
 
+    def news_among(self, batch: Collection[Delivery]) -> list[Delivery]:
+        """A batch without redeliveries of messages whose ack is under way or was lost."""
+        if not self._unowned and not self._remembered:  # as nearly always
+            return list(batch)
+        return [delivery for delivery in batch if not self.ends_already(delivery)]
+
     def ends_already(self, delivery: Delivery) -> bool:
         """Whether this is a redelivery of a message whose ack is under way or was lost: ack it with its new receipt."""
-        if not self._unowned and not self._remembered:  # as nearly always
-            return False
         ending = self._unowned.get(delivery.broker_id)
         if ending is not None and not was_changed(ending, delivery):
             adopt_receipt(ending, delivery)
@@ -176,8 +183,9 @@ class Settler:
         receipts = [delivery.receipt for delivery in batch]
         results = await _ask(self._queue.ack(batch), len(batch))
         for delivery, receipt, result in zip(batch, receipts, results, strict=True):
-            if result is Settled.OK:
-                self._remembered.pop(delivery.broker_id, None)
+            if result is _OK:
+                if self._remembered:
+                    self._remembered.pop(delivery.broker_id, None)
             elif result is Settled.FAILED or delivery.receipt != receipt:
                 # Stale, but a redelivery brought a newer receipt while the queue was asked: try with that.
                 self._acks.append(delivery)

@@ -10,7 +10,7 @@ hangs must not stop the others of its host, and a host that hangs must not get a
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 ANSWERS_COUNT_S: Final = 60.0  # who answered within this time, or twice its slowest answer, is known to answer
@@ -19,6 +19,7 @@ OTHERS_COUNT_S: Final = 3600.0  # for so long a slot is kept free for somebody w
 FIRST_PROBE_S: Final = 10.0
 MOST_REMEMBERED: Final = 1000
 LOOKED_AT: Final = 8  # when one has to be forgotten
+LATEST: Final = 64  # successes whose durations are kept
 SLOW_S: Final = 5.0  # how long faster answers take makes no difference
 
 
@@ -36,7 +37,19 @@ def slowest(slowest_s: float, took_s: float) -> float:
 class Share:
     """What is known of one endpoint or origin."""
 
-    __slots__ = ("answered_at", "calm", "in_flight", "name", "slowest_s", "timed_out_at", "timeouts", "used_at")
+    __slots__ = (
+        "answered_at",
+        "calm",
+        "delivered",
+        "failed",
+        "in_flight",
+        "name",
+        "slowest_s",
+        "timed_out_at",
+        "timeouts",
+        "took_s",
+        "used_at",
+    )
 
     def __init__(self, name: str, now: float) -> None:
         self.name = name
@@ -46,6 +59,8 @@ class Share:
         self.slowest_s = 0.0  # of its answers that took long, slowly forgotten
         self.timeouts = 0  # in a row, one after the other: those that hung together are one
         self.timed_out_at = float("-inf")
+        self.delivered = self.failed = 0  # attempts that ended so
+        self.took_s = [0.0] * LATEST  # the latest successes, by their number
         self.calm = True  # it answers, and never takes long: one more answer that comes soon changes nothing
 
     def __repr__(self) -> str:
@@ -55,6 +70,11 @@ class Share:
     def timeout_s(self) -> float | None:
         """The deadline of the next attempt where it has to be short; None: the usual one."""
         return probe_timeout_s(self.slowest_s, self.timeouts - 1) if self.timeouts else None
+
+    @property
+    def latest_s(self) -> list[float]:
+        """How long the latest successes took, in no order."""
+        return self.took_s[: self.delivered] if self.delivered < LATEST else self.took_s
 
     def answers(self, now: float) -> bool:
         return now - self.answered_at <= max(ANSWERS_COUNT_S, 2 * self.slowest_s)
@@ -85,6 +105,9 @@ class SlotShares:
 
     def __repr__(self) -> str:
         return f"<SlotShares {' '.join(map(repr, self._shares.values()))}>"
+
+    def __iter__(self) -> Iterator[Share]:
+        return iter(list(self._shares.values()))
 
     def find(self, name: str) -> Share | None:
         return self._shares.get(name)

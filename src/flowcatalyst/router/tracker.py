@@ -1,11 +1,13 @@
 """InFlightTracker: every message the router owns, from routing until its queue confirmed the end. Pure."""
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from flowcatalyst.core.message import Delivery, named_group
+
+MOST_COPIES: Final = 1000  # ids of which dropped copies are remembered
 
 
 class Duplicate(Enum):
@@ -31,6 +33,7 @@ class InFlightTracker:
 
     def __init__(self) -> None:
         self.dropped: Counter[str] = Counter()  # copies that were not delivered, by queue
+        self._copies: OrderedDict[str, int] = OrderedDict()  # the same by application id, of the latest
         self._by_key: dict[str | tuple[str, Way], Delivery] = {}
         self._by_app_id: dict[str, Delivery] = {}  # the one owned longest
         self._namesakes: dict[str, dict[Way, Delivery]] = {}  # all that have an id, where there are several
@@ -57,8 +60,20 @@ class InFlightTracker:
                 new.append(delivery)
             elif (found := self.find_duplicate(delivery)) is not None:
                 doubles.append(Double(found[0], delivery, found[1]))
-                self.dropped[delivery.source.name] += found[0] is Duplicate.COPY
+                if found[0] is Duplicate.COPY:
+                    self.dropped[delivery.source.name] += 1
+                    self._note_copy(delivery.pointer.id)
         return new, doubles
+
+    def _note_copy(self, app_id: str) -> None:
+        self._copies[app_id] = self._copies.get(app_id, 0) + 1
+        self._copies.move_to_end(app_id)
+        if len(self._copies) > MOST_COPIES:
+            self._copies.popitem(last=False)
+
+    def copies_of(self, app_id: str) -> int:
+        """How many copies of a message were dropped, as far as that is remembered."""
+        return self._copies.get(app_id, 0)
 
     def find_duplicate(self, delivery: Delivery) -> tuple[Duplicate, Delivery] | None:
         """The message this delivery doubles, if the router owns one."""
@@ -76,10 +91,13 @@ class InFlightTracker:
 
     def track(self, delivery: Delivery) -> bool:
         """Take ownership. False, and nothing changes, if the message or a copy of it is owned already."""
+        key, app_id = delivery.broker_id or _key_of(delivery), delivery.pointer.id
+        if key not in self._by_key and app_id not in self._by_app_id:  # as nearly always
+            self._by_key[key] = self._by_app_id[app_id] = delivery
+            return True
         if self.find_duplicate(delivery) is not None:
             return False
-        app_id = delivery.pointer.id
-        self._by_key[delivery.broker_id or _key_of(delivery)] = delivery
+        self._by_key[key] = delivery
         first = self._by_app_id.setdefault(app_id, delivery)
         if first is not delivery:
             self._namesakes.setdefault(app_id, {_way_of(first): first})[_way_of(delivery)] = delivery
@@ -92,7 +110,7 @@ class InFlightTracker:
             return False  # perhaps one that could not be read: it has no pointer
         del self._by_key[key]
         app_id = delivery.pointer.id
-        if (namesakes := self._namesakes.get(app_id)) is not None:
+        if self._namesakes and (namesakes := self._namesakes.get(app_id)) is not None:
             if namesakes.get(way := _way_of(delivery)) is delivery:
                 del namesakes[way]
             if namesakes:
@@ -107,6 +125,13 @@ class InFlightTracker:
             self._by_key.clear()
             self._by_app_id.clear()
         return True
+
+    def owned_among(self, batch: Iterable[Delivery]) -> Iterator[tuple[Delivery, Delivery]]:
+        """Those of a batch that the router owns by their broker ids, each with the one it owns by then."""
+        owned_by = self._by_key.get
+        for delivery in batch:
+            if (owned := owned_by(delivery.broker_id)) is not None:
+                yield delivery, owned
 
     def owned(self, broker_id: str) -> Delivery | None:
         """The message with this broker id, if the router owns it."""

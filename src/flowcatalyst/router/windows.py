@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from flowcatalyst.core.message import Result
-from flowcatalyst.router.stats import PoolStats
+from flowcatalyst.router.stats import DURATION_BUCKETS_S, PoolStats
 
 SNAPSHOT_PERIOD_S: Final = 30.0
 LONGEST_WINDOW_S: Final = 30 * 60.0
@@ -79,16 +79,19 @@ def _counts_of(stats: PoolStats) -> _Counts:
             stats.dead_lettered,
             stats.rate_limit_waits,
             stats.duration_sum_s,
+            stats.lag_sum_s,
             *(stats.attempts[result] for result in Result),
             *stats.duration_counts,
+            *stats.lag_counts,
         ],
     )
 
 
 def _stats_of(counts: list[float]) -> PoolStats:
     """The inverse of `_counts_of`."""
-    delivered, retried, nacked, dead_lettered, rate_limit_waits, duration_sum_s, *rest = counts
-    attempts, duration_counts = rest[: len(Result)], rest[len(Result) :]
+    delivered, retried, nacked, dead_lettered, rate_limit_waits, duration_sum_s, lag_sum_s, *rest = counts
+    lags_from = len(Result) + len(DURATION_BUCKETS_S) + 1
+    attempts, duration_counts, lag_counts = rest[: len(Result)], rest[len(Result) : lags_from], rest[lags_from:]
     return PoolStats(
         attempts=Counter(dict(zip(Result, map(int, attempts), strict=True))),
         delivered=int(delivered),
@@ -98,4 +101,6 @@ def _stats_of(counts: list[float]) -> PoolStats:
         rate_limit_waits=int(rate_limit_waits),
         duration_sum_s=duration_sum_s,
         duration_counts=list(map(int, duration_counts)),
+        lag_sum_s=lag_sum_s,
+        lag_counts=list(map(int, lag_counts)),
     )

@@ -1,0 +1,215 @@
+"""Acting by hand: retry now, skip, hold, pause. What changes here changes in one step; only a queue is waited for."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from flowcatalyst.core.clock import Clock
+from flowcatalyst.core.errors import QueueUnavailableError
+from flowcatalyst.core.message import Delivery
+from flowcatalyst.queues.contract import Queue
+from flowcatalyst.router.blocked import FailedMessage, FailedMessages
+from flowcatalyst.router.cause import Cause
+from flowcatalyst.router.explain import Wait
+from flowcatalyst.router.pauses import HELD_GROUPS, Pause, PauseKind, Pauses
+from flowcatalyst.router.pool import Pool
+from flowcatalyst.router.skips import Skips
+from flowcatalyst.router.tracker import InFlightTracker
+
+Found = Delivery | FailedMessage
+RETURN_WITHIN_S: Final = 2.0
+
+
+@dataclass(slots=True, frozen=True)
+class Done:
+    """Whether something was done, and in one sentence what, or why not and what to do instead."""
+
+    done: bool
+    text: str
+
+
+class Acts:
+    """What a person can do to messages, groups, pools and endpoints of an engine."""
+
+    def __init__(
+        self,
+        tracker: InFlightTracker,
+        pools: Callable[[], Iterable[Pool]],
+        queues: Mapping[str, Queue],
+        failed: FailedMessages,
+        skips: Skips,
+        pauses: Pauses,
+        clock: Clock,
+    ) -> None:
+        self._tracker = tracker
+        self._pools = pools
+        self._queues = queues
+        self._failed = failed
+        self._skips = skips
+        self._pauses = pauses
+        self._clock = clock
+
+    # Who is meant
+
+    def find(self, name: str) -> Found | None:
+        """A message by its application id or broker id: one that the router has, else one that failed here and waits in
+        its queue."""
+        return self._tracker.owned(name) or self._tracker.get(name) or self._failed.find(name)
+
+    def head(self, group: str) -> Found | None:
+        """The message that its group waits for, or that is tried next; None: nothing is known of the group."""
+        for pool in self._pools():
+            if (found := pool.group(group)) is not None:
+                if found.away is not None and found.is_awaiting:
+                    return self._failed.of(found.away) or found.away
+                return found.busy or next(iter(found), None)
+        blocking = (one for one in self._failed.by_message.values() if one.group == group and one.blocks)
+        return min(blocking, key=lambda one: one.since, default=None)
+
+    def pool_of(self, delivery: Delivery) -> Pool | None:
+        return next((pool for pool in self._pools() if pool.code == delivery.pool and pool.has(delivery)), None)
+
+    # Messages
+
+    async def retry(self, found: Found) -> Done:
+        """Try a message now that waits for its next attempt."""
+        if isinstance(found, FailedMessage):
+            return await self._retry_in_queue(found)
+        name, pool = f"message {found.pointer.id}", self.pool_of(found)
+        if pool is None:
+            return Done(False, f"{name} is done with: only its queue has to confirm that")
+        wait = pool.explain(found)
+        if wait.cause is Cause.AWAY_HEAD and wait.first is not None and (away := self._failed.of(wait.first)):
+            return await self._retry_in_queue(away)
+        if (refusal := _why_not_now(name, found, wait)) is not None:
+            return Done(False, refusal)
+        if not pool.hurry(found):
+            return Done(False, f"{name} waits for {wait.what}")
+        self._failed.hurried(found, self._clock.monotonic())
+        return Done(True, f"{name} is tried as soon as pool {pool.code} has a slot and a permit for it")
+
+    async def skip(self, found: Found, by: str) -> Done:
+        """Give a message up: it becomes a dead letter and its group goes on."""
+        reason = f"skipped by {by}"
+        if isinstance(found, FailedMessage):
+            self._skips.add(found.broker_id, f"{reason}; last: {found.detail}")
+            retried = await self._retry_in_queue(found)
+            if retried.done:
+                return Done(True, f"message {found.message_id} becomes a dead letter now")
+            when = f"message {found.message_id} becomes a dead letter when its queue shows it again"
+            return Done(True, f"{when}: {retried.text}")
+        name, pool = f"message {found.pointer.id}", self.pool_of(found)
+        if found.terms is not None:
+            return Done(False, f"{name} is a dispatch job: cancel that")
+        if pool is None:
+            return Done(False, f"{name} is done with: only its queue has to confirm that")
+        wait, known = pool.explain(found), self._failed.of(found)
+        if wait.cause is Cause.CONFIRMATION:
+            return Done(False, f"{name} is done with: only its queue has to confirm that")
+        found.skip = reason if known is None else f"{reason}; last: {known.detail}"
+        self._skips.add(found.broker_id, found.skip)
+        if wait.under_way:
+            return Done(True, f"an attempt of {name} is under way: if that fails it becomes a dead letter")
+        if wait.cause is Cause.POOL_PAUSED:
+            return Done(True, f"{name} becomes a dead letter when pool {pool.code} is resumed")
+        if wait.first is not None:
+            return Done(True, f"{name} becomes a dead letter when its turn comes, after message {wait.behind}")
+        pool.hurry(found)
+        return Done(True, f"{name} becomes a dead letter now")
+
+    async def _retry_in_queue(self, one: FailedMessage) -> Done:
+        name, queue = f"message {one.message_id}", self._queue(one.queue)
+        wait_s = max(0.0, one.due_at - self._clock.monotonic())
+        if queue is None:
+            return Done(False, f"{name} waits in queue {one.queue}, which is not polled here any more")
+        if not queue.capabilities.hurries:
+            return Done(
+                False, f"{name} waits in queue {one.queue}, which cannot show it before its {wait_s:.0f} s are over"
+            )
+        try:
+            shown = await queue.hurry(Delivery(one.broker_id, one.receipt, "", one.group or None))
+        except QueueUnavailableError as error:
+            return Done(False, f"{name} waits in queue {one.queue}, which does not answer: {error}")
+        if not shown:
+            return Done(
+                False, f"queue {one.queue} does not keep {name} back any more: it comes when its group has its turn"
+            )
+        one.due_at = self._clock.monotonic()
+        return Done(True, f"{name} is shown by its queue now, and tried as soon as pool {one.pool} has a slot for it")
+
+    def _queue(self, name: str) -> Queue | None:
+        return self._queues.get(name) or next((one for one in self._queues.values() if one.name == name), None)
+
+    # Pools, endpoints, groups
+
+    async def return_group(self, group: str, seconds: float) -> bool:
+        """Nack what waits here of a group, to be shown again after so many seconds, in order; whether its queue was
+        told within `RETURN_WITHIN_S`. What is in flight stays."""
+        told, left = asyncio.Event(), 0
+
+        def one_told() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                told.set()
+
+        for pool in self._pools():
+            waiting = [one for one in pool.group(group) or () if one.returns_in_order]
+            for first in {one.source: one for one in reversed(waiting)}.values():  # of each queue
+                left += pool.release(first, recalled=True, told=one_told, delay_s=seconds)
+        if not left:
+            return False
+        try:
+            async with asyncio.timeout(RETURN_WITHIN_S):
+                await told.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def pause(self, kind: PauseKind, name: str, by: str) -> Pause:
+        """Start nothing of it until it is resumed. Attempts in flight end as usual."""
+        pause = self._pauses.add(kind, name, Pause(by, self._clock.wall()))
+        if kind is PauseKind.POOL:
+            for pool in self._pools():
+                if pool.code == name:
+                    pool.pause()
+        return pause
+
+    async def resume(self, kind: PauseKind, name: str) -> bool:
+        """Whether it was paused."""
+        was_paused = self._pauses.remove(kind, name)
+        for pool in self._pools():
+            if kind is PauseKind.POOL and pool.code == name:
+                pool.resume()
+            elif kind is PauseKind.ENDPOINT:
+                pool.resume_endpoint(name)
+            elif kind is PauseKind.GROUP and (group := pool.group(name)) is not None and group.gate == HELD_GROUPS:
+                for delivery in list(group)[:1]:  # a backoff or a breaker that it waits for is not over by that
+                    pool.hurry(delivery)
+        if kind is PauseKind.GROUP and was_paused:
+            await self._show_group(name)
+        return was_paused
+
+    async def _show_group(self, group: str) -> None:
+        """What was nacked while the group was held, because its pool was full, need not wait any more."""
+        for queue in list(self._queues.values()):
+            if queue.capabilities.hurries and queue.capabilities.selects_pools:
+                try:
+                    await queue.hurry(Delivery("", None, "", group))
+                except QueueUnavailableError:
+                    continue  # it comes when its delay is over
+
+
+def _why_not_now(name: str, found: Delivery, wait: Wait) -> str | None:
+    if found.terms is not None:
+        return f"{name} is a dispatch job: retry that"
+    if wait.under_way:
+        return f"an attempt of {name} is under way"
+    if wait.first is not None:
+        return f"{name} waits for message {wait.behind}, the first of its group: retry or skip that one"
+    if wait.cause is Cause.BREAKER:
+        return f"{name} waits for its endpoint, whose circuit breaker is open: reset that to try it now"
+    if wait.cause in (Cause.POOL_PAUSED, Cause.ENDPOINT_PAUSED, Cause.GROUP_HELD, Cause.ENDPOINT_SHARE):
+        return f"{name} waits for {wait.what}"
+    return None

@@ -1,0 +1,100 @@
+"""Pauses: what people told the router not to start. Pure.
+
+A paused pool starts nothing and asks for nothing. A paused endpoint, or origin, and a held group let everything else of
+their pool go on: their messages wait at a *gate* (`GroupScheduler.gates`), take no slot and spend no attempt.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from flowcatalyst.core.message import Delivery
+
+HELD_GROUPS: Final = "held groups"  # the gate of them all: no endpoint is called so
+_PAUSED: Final = "paused "
+
+
+class PauseKind(StrEnum):
+    POOL = "POOL"
+    ENDPOINT = "ENDPOINT"
+    GROUP = "GROUP"
+
+
+@dataclass(slots=True, frozen=True)
+class Pause:
+    """Who paused something, and when (wall time)."""
+
+    by: str
+    since: float
+
+
+class Pauses:
+    """All that is paused or held. They outlive an engine: the one of the next primary session gets them too."""
+
+    def __init__(self) -> None:
+        self.pools: dict[str, Pause] = {}
+        self.endpoints: dict[str, Pause] = {}  # or origins
+        self.groups: dict[str, Pause] = {}
+        self.gates_closed = False  # an endpoint or a group: each message is looked at before it starts
+
+    def __repr__(self) -> str:
+        return f"<Pauses {' '.join(f'{kind}:{name}' for kind, name, _ in self) or 'none'}>"
+
+    def __iter__(self) -> Iterator[tuple[PauseKind, str, Pause]]:
+        for kind in PauseKind:
+            for name, pause in self.of_kind(kind).items():
+                yield kind, name, pause
+
+    def of_kind(self, kind: PauseKind) -> dict[str, Pause]:
+        return {PauseKind.POOL: self.pools, PauseKind.ENDPOINT: self.endpoints, PauseKind.GROUP: self.groups}[kind]
+
+    def add(self, kind: PauseKind, name: str, pause: Pause) -> Pause:
+        """The pause in force: one that is there already stays as it is."""
+        known = self.of_kind(kind).setdefault(name, pause)
+        self.gates_closed = bool(self.endpoints or self.groups)
+        return known
+
+    def remove(self, kind: PauseKind, name: str) -> bool:
+        """Whether there was one."""
+        was_paused = self.of_kind(kind).pop(name, None) is not None
+        self.gates_closed = bool(self.endpoints or self.groups)
+        return was_paused
+
+    def gate_of(
+        self, delivery: Delivery, endpoint_of: Callable[[str], str], origin_of: Callable[[str], str]
+    ) -> str | None:
+        """The gate at which a message waits for a person; None: nobody stopped it."""
+        if self.groups and delivery.ordered and delivery.group in self.groups:
+            return HELD_GROUPS
+        paused = self.of_target(delivery.pointer.mediation_target, endpoint_of, origin_of) if self.endpoints else None
+        return None if paused is None else gate_of_endpoint(paused[0])
+
+    def of_target(
+        self, target: str, endpoint_of: Callable[[str], str], origin_of: Callable[[str], str]
+    ) -> tuple[str, Pause] | None:
+        """What is paused of where a target leads: its endpoint, or its whole origin."""
+        for name in (endpoint_of(target), origin_of(target)):
+            if name in self.endpoints:
+                return name, self.endpoints[name]
+        return None
+
+    def explain(self, gate: str, group: str | None) -> str | None:
+        """What a message at a gate waits for; None: no person closed it."""
+        if gate == HELD_GROUPS:
+            held = self.groups.get(group or "")
+            return "its group to be released" + ("" if held is None else f": {held.by} holds it")
+        if gate.startswith(_PAUSED):
+            name = gate.removeprefix(_PAUSED)
+            pause = self.endpoints.get(name)
+            return f"{name} to be resumed" + ("" if pause is None else f": {pause.by} paused it")
+        return None
+
+
+def gate_of_endpoint(name: str) -> str:
+    return f"{_PAUSED}{name}"
+
+
+def is_for_people(gate: str) -> bool:
+    """Whether only a person opens this gate."""
+    return gate == HELD_GROUPS or gate.startswith(_PAUSED)

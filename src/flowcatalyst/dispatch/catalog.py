@@ -6,6 +6,7 @@ A change that is made here is seen at once. Those of other processes are followe
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Final, Generic, TypeVar
 
 import msgspec
@@ -31,6 +32,7 @@ from flowcatalyst.dispatch.store.platform_contract import (
 from flowcatalyst.dispatch.subscription import SubscriptionStatus
 
 FOLLOW_S: Final = 5.0  # how long the store is asked to wait for a change
+FRESH_S: Final = 1.0  # what others changed longer ago is known before an event is matched
 RETRY_S: Final = 0.5
 READ_AT_ONCE: Final = 100  # entries; then others on the loop have their turn
 TRIES: Final = 5  # of a change that others make at the same time
@@ -81,6 +83,7 @@ class Catalog:
         self._warnings = warnings
         self._pools_changed = pools_changed
         self._seen: int | None = None  # the revision that all of this is of, at least
+        self._known_at = -inf  # monotonic: all that was changed before then is seen
         self._opened: dict[str, _Opened] = {}
         self._one_at_a_time = asyncio.Lock()  # a change of ours, or reading those of others
 
@@ -88,6 +91,12 @@ class Catalog:
         """Return when all is known that there was at the start. Raises `QueueUnavailableError`."""
         if self._seen is None:
             await self.refresh()
+
+    async def fresh(self) -> None:
+        """Return when all is known that there was `FRESH_S` ago, whatever became of `follow`: a process may have stood
+        still, and what it is asked next is older than it thinks. Raises `QueueUnavailableError`."""
+        if self._seen is None or self._clock.monotonic() - self._known_at > FRESH_S:
+            await self.refresh(FRESH_S)
 
     async def follow(self) -> None:
         """See what other processes change, for ever."""
@@ -101,11 +110,15 @@ class Catalog:
                 outage.failed(error)
                 await asyncio.sleep(RETRY_S)
 
-    async def refresh(self) -> None:
-        """See what there is now."""
+    async def refresh(self, age_s: float = 0.0) -> None:
+        """See what there is now, or was so long ago: somebody else may have looked meanwhile."""
         async with self._one_at_a_time:
+            asked_at = self._clock.monotonic()
+            if asked_at - self._known_at < age_s:
+                return
             revision = await self._store.revision()
             if revision == self._seen:
+                self._known_at = asked_at
                 return
             pools = self.pools.copy()
             for kind, known in (
@@ -120,7 +133,7 @@ class Catalog:
                     self._read(entry)
                     if number % READ_AT_ONCE == 0:
                         await asyncio.sleep(0)
-            self._seen = revision
+            self._seen, self._known_at = revision, asked_at
         if pools != self.pools:
             await self._pools_changed()
 
@@ -213,6 +226,17 @@ class Catalog:
             why = opened.problem or "it has no secret that signs now: rotate its secret"
             raise NotSignedError(f"webhooks of subscription {code} cannot be signed: {why}")
         return secrets
+
+    def has_secrets(self) -> bool:
+        """Whether some subscription has one, which somebody sealed."""
+        return any(kept.document.secrets for kept in self.subscriptions.values())
+
+    def problem_with_keys(self) -> str:
+        """Why secrets of some subscriptions cannot be opened here; empty if they can."""
+        wall = self._clock.wall()
+        return self._sealer.problem_with(
+            one.sealed for kept in self.subscriptions.values() for one in kept.document.signing(wall)
+        )
 
     def problem_with_secrets(self, code: str) -> str:
         """Why the webhooks of a subscription cannot be signed now; empty if they can."""

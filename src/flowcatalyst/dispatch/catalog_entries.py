@@ -7,7 +7,7 @@ import msgspec
 from flowcatalyst.core.errors import FlowCatalystError
 from flowcatalyst.core.message import MAX_NAME_CHARS
 from flowcatalyst.dispatch.subscription import Subscription
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import (
     LEAST,
     MAX_CONCURRENCY,

@@ -1,5 +1,5 @@
-"""Housekeeping: jobs expire when their time is over, finished ones and events are dropped when they are old enough, and
-pauses that a process left half done are gone on with.
+"""Housekeeping: jobs expire when their time is over, finished ones and events are dropped when they are old enough,
+pauses that a process left half done are gone on with, and secrets are sealed again after a change of the key.
 
 Of all processes on one store the one that leads does it, in small parts: whoever delivers meanwhile waits for one of
 them at most.
@@ -20,12 +20,14 @@ from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.dispatch.job_counts import JobCounts
 from flowcatalyst.dispatch.job_watch import JobWatch
 from flowcatalyst.dispatch.pausing import settle
+from flowcatalyst.dispatch.resealing import Resealing
 from flowcatalyst.dispatch.store.platform_contract import PlatformStore
 
 EXPIRE_PERIOD_S: Final = 1.0
 DROP_PERIOD_S: Final = 60.0
 WATCH_PERIOD_S: Final = 5.0
 PAUSE_PERIOD_S: Final = 1.0
+RESEAL_PERIOD_S: Final = 60.0
 EXPIRE_BATCH: Final = 500
 DROP_BATCH: Final = 500
 SHARE: Final = 0.2  # of the time that dropping may take from the store, while there is much to drop
@@ -39,18 +41,27 @@ class Housekeeping:
     """Keeps one store in order as long as its process runs."""
 
     def __init__(
-        self, store: PlatformStore, counts: JobCounts, watch: JobWatch, clock: Clock, retention_days: float
+        self,
+        store: PlatformStore,
+        counts: JobCounts,
+        watch: JobWatch,
+        clock: Clock,
+        retention_days: float,
+        resealing: Resealing | None = None,
     ) -> None:
-        """`retention_days` of 0: nothing is dropped."""
+        """`retention_days` of 0: nothing is dropped. Without `resealing` there are no secrets."""
         self._store = store
         self._counts = counts
         self._watch = watch
         self._clock = clock
         self._retention_s = retention_days * DAY_S
+        self._resealing = resealing
 
     def start(self, supervisor: Supervisor, tasks: Tasks) -> None:
         """From now on until the tasks are cancelled."""
+        resealing = [] if self._resealing is None else [("reseal secrets", RESEAL_PERIOD_S, self._resealing.look)]
         for name, period_s, look in (
+            *resealing,
             ("expire jobs", EXPIRE_PERIOD_S, self.expire),
             ("drop finished jobs", DROP_PERIOD_S, self.drop_finished),
             ("drop events", DROP_PERIOD_S, self.drop_events),

@@ -7,6 +7,7 @@ from typing import Final
 from flowcatalyst.core.clock import Clock, IdSource
 from flowcatalyst.dispatch.catalog import Catalog
 from flowcatalyst.dispatch.event import Event, NewEvent, new_event
+from flowcatalyst.dispatch.event_counts import EventCounts
 from flowcatalyst.dispatch.job import Job
 from flowcatalyst.dispatch.matcher import Matcher
 from flowcatalyst.dispatch.store.platform_contract import EventAccepted, EventStore
@@ -42,6 +43,7 @@ class Intake:
         self._catalog = catalog
         self._ids = ids
         self._clock = clock
+        self.counts = EventCounts()
 
     def event_of(self, asked: NewEvent) -> Event:
         """Raises `InvalidEventError`."""
@@ -53,22 +55,29 @@ class Intake:
         Many are kept in several transactions, in their order. Raises `QueueUnavailableError`; then some of them may be
         kept.
         """
-        await self._catalog.ready()
+        await self._catalog.fresh()
         accepted: list[EventAccepted] = []
         waiting: list[tuple[Event, list[Job]]] = []
         count, size = 0, 0
         for event in events:
+            began_at = self._clock.monotonic()
             wanted = await matched(self._catalog.matcher, event)
+            self.counts.matched(self._clock.monotonic() - began_at)
             jobs = jobs_of(event, wanted, self._ids.new_id, self._clock.wall())
             more = sum(len(job.payload or b"") for job in jobs)
             if waiting and (count + len(jobs) > MAX_JOBS or size + more > MAX_JOB_BYTES):
-                accepted += await self._store.accept(waiting)
+                accepted += await self._keep(waiting)
                 waiting, count, size = [], 0, 0
             waiting.append((event, jobs))
             count, size = count + len(jobs), size + more
             await asyncio.sleep(0)  # thousands may have been asked whether they want it
         if waiting:
-            accepted += await self._store.accept(waiting)
+            accepted += await self._keep(waiting)
+        return accepted
+
+    async def _keep(self, events: Sequence[tuple[Event, list[Job]]]) -> list[EventAccepted]:
+        accepted = await self._store.accept(events)
+        self.counts.kept(accepted)
         return accepted
 
 

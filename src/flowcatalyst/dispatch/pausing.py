@@ -55,14 +55,15 @@ class Cancelled:
 
 
 async def cancel_all(store: PlatformStore, code: str, actor: str) -> Cancelled:
-    """Cancel all unfinished jobs of a subscription, which is paused."""
+    """Cancel all unfinished jobs of a subscription that was removed. Those of one that was made anew with its code
+    meanwhile are not meant."""
     done = refused = 0
     for number in range(ROUNDS):
         if number:
             await asyncio.sleep(ROUND_S)
         refused = 0
         for status in (Status.PENDING, Status.ERROR):  # as they are stored, whoever has them in hand
-            which, cursor = Filter(subscription=code, status=status, as_stored=True), None
+            which, cursor = _left_by(code, status), None
             while True:
                 acted = await acting.act_on_all(store, which, Cancel(), actor, JOBS_AT_ONCE, cursor)
                 done, refused, cursor = done + acted.done, refused + acted.refused, acted.cursor
@@ -76,7 +77,12 @@ async def cancel_all(store: PlatformStore, code: str, actor: str) -> Cancelled:
 
 
 async def has_unfinished(store: PlatformStore, code: str) -> bool:
+    """Whether one that was removed left jobs behind."""
     for status in (Status.PENDING, Status.ERROR):
-        if await store.count(Filter(subscription=code, status=status, as_stored=True), 1):
+        if await store.count(_left_by(code, status), 1):
             return True
     return False
+
+
+def _left_by(code: str, status: Status) -> Filter:
+    return Filter(subscription=code, removed=True, status=status, as_stored=True)

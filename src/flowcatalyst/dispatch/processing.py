@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
 import structlog
@@ -21,6 +22,7 @@ from flowcatalyst.dispatch.store.platform_contract import PlatformStore, Refused
 from flowcatalyst.dispatch.tokens import InvalidTokenError, Tokens
 from flowcatalyst.queues.recalls import RecallableQueue
 from flowcatalyst.router import policy
+from flowcatalyst.router.breaker import Breakers, BreakerState
 from flowcatalyst.router.judge import Judge
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.pool_tools import PoolTools
@@ -58,13 +60,15 @@ class Processing:
         tokens: Tokens,
         tools: PoolTools,
         limits_of: Callable[[str], PoolLimits],
+        breakers: Callable[[], Breakers],
         at_work: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`at_work`: whether an engine of this process answers recalls."""
+        """`breakers`: of the engine of this process, and `at_work`: whether that engine answers recalls."""
         self._store = store
         self._tokens = tokens
         self._tools = tools
         self._limits_of = limits_of
+        self._breakers = breakers
         self._at_work = at_work
         self._clock: Clock = tools.clock
         self._tasks = Tasks()
@@ -138,19 +142,30 @@ class Processing:
         delivery.source, limits = self._source, self._limits_of(pool)
         delivery.earlier = max(delivery.earlier, delivery.failures)
         delivery.tries, began = 1, self._clock.monotonic()
-        judge = self._judge_of(pool)
+        breaker = self._breakers().get(self._tools.endpoint_of(delivery.pointer.mediation_target))
+        probe_at = breaker.admit(began)
+        if probe_at is not None:  # no attempt is spent: it is published again when its endpoint may be probed
+            delivery.tries = 0
+            return await self._settle(delivery, Nack(probe_at - began), unlock=False)
+        judge, admitted = self._judge_of(pool), True
         self.in_progress.add(job)
         try:
             judge.note_start(delivery)
             try:
-                outcome = await self._tools.mediator.attempt(delivery, terms.timeout_s)
+                outcome = await self._tools.mediator.attempt(delivery, min(terms.timeout_s, breaker.timeout_s or inf))
             except LocalShortageError as shortage:  # there was no attempt
                 judge.no_attempt(delivery, shortage)
                 return await self._settle(delivery, Nack(policy.SHORTAGE_PAUSE_S), unlock=False)
             except Exception as error:
                 outcome = judge.crashed(error)
             outcome = policy.by_the_rule_of_a_pool(outcome, limits) if outcome.status != 200 else outcome
-            verdict = judge.judge(delivery, outcome, limits, self._clock.monotonic() - began)
+            now, admitted = self._clock.monotonic(), False
+            breaker.record(outcome.trips_breaker, now, began)
+            if outcome.retryable:
+                breaker.note_failure(now, outcome.detail)
+            elif breaker.state is BreakerState.CLOSED:
+                breaker.failing = None
+            verdict = judge.judge(delivery, outcome, limits, now - began)
             assert isinstance(verdict, Ack | Nack), "what a job's own terms lead to"
             return await self._settle(delivery, verdict, unlock=not delivery.blocks_group)
         except asyncio.CancelledError:
@@ -158,6 +173,8 @@ class Processing:
             raise
         finally:
             self.in_progress.discard(job)
+            if admitted:
+                breaker.release(began)
 
     async def _settle(self, delivery: Delivery, verdict: Ack | Nack, *, unlock: bool) -> Answer:
         """Offer the verdict until the store has it, or the job is ours no more: then somebody delivers it again."""

@@ -15,6 +15,7 @@ import structlog
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import FlowCatalystError, InvalidMessageError, QueueUnavailableError
+from flowcatalyst.core.headers import trace_context
 from flowcatalyst.core.message import (
     Attempt,
     Delivery,
@@ -158,6 +159,7 @@ class RemotePublisher:
             auth_token=token,
             message_group_id=group,
             dispatch_mode=job.dispatch_mode,
+            headers=dict(trace_context({name.lower(): value for name, value in (job.headers or {}).items()})) or None,
         )
         return Outgoing(encode_pointer(pointer).decode(), group, deduplication_id)
 

@@ -8,11 +8,13 @@ from typing import Final
 import msgspec
 
 from flowcatalyst.core.clock import Clock
+from flowcatalyst.dispatch.catalog import Kept
+from flowcatalyst.dispatch.catalog_entries import StoredSubscription
 from flowcatalyst.dispatch.intake import matched
 from flowcatalyst.dispatch.job import Job
 from flowcatalyst.dispatch.matcher import Matcher
 from flowcatalyst.dispatch.store.platform_contract import EventFilter, PlatformStore
-from flowcatalyst.dispatch.subscription import Subscription, jobs_of
+from flowcatalyst.dispatch.subscription import jobs_of
 
 EVENTS_AT_ONCE: Final = 200  # and jobs of one transaction
 BREATH_S: Final = 0.005  # after each: others write too
@@ -33,7 +35,7 @@ class Replayed:
 
 async def replay(
     store: PlatformStore,
-    subscription: Subscription,
+    kept: Kept[StoredSubscription],
     replay_id: str,
     span: tuple[float, float],
     new_id: Callable[[], str],
@@ -42,11 +44,13 @@ async def replay(
     dry_run: bool = False,
     cursor: int | None = None,
 ) -> Replayed:
-    """Oldest first. To call it again with the same id makes nothing twice.
+    """Oldest first. To call it again with the same id makes nothing twice, unless the subscription was made anew.
 
     What the subscription says now is what counts: its filters, its target, its mode. Jobs start at once: a delay is for
     new events.
     """
+    subscription = kept.document
+    this_one = f"{subscription.code}:{kept.created_at!r}"  # there may have been another one of its code
     matcher, now_wanted = Matcher([subscription]), msgspec.structs.replace(subscription, delay_seconds=0.0)
     patterns = subscription.patterns
     only = patterns[0] if len(patterns) == 1 and "*" not in patterns[0] else None
@@ -56,10 +60,10 @@ async def replay(
     while True:
         page = await store.events_in_order(which, EVENTS_AT_ONCE, cursor)
         jobs: list[Job] = []
-        for kept in page.items:
-            if await matched(matcher, kept.event):
-                (job,) = jobs_of(kept.event, [now_wanted], new_id, clock.wall())
-                jobs.append(replace(job, idempotency_key=f"replay:{replay_id}:{kept.event.id}:{subscription.code}"))
+        for event in (item.event for item in page.items):
+            if await matched(matcher, event):
+                (job,) = jobs_of(event, [now_wanted], new_id, clock.wall())
+                jobs.append(replace(job, idempotency_key=f"replay:{replay_id}:{event.id}:{this_one}"))
         events, fitting = events + len(page.items), fitting + len(jobs)
         if jobs and not dry_run:
             created = await store.create(jobs, behind=True)

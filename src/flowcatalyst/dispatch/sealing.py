@@ -10,7 +10,7 @@ import binascii
 import hashlib
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -109,23 +109,28 @@ class NoKeys:
 
 
 class KeyFile:
-    """A file with a key to a line, the newest first. It is made when the first secret has to be sealed.
+    """A file with a key to a line, the newest first. It is made when the first secret has to be sealed, and never
+    again: beside secrets that it cannot open, a new one would hide that theirs is lost.
 
     Another process, or a person, may have changed it since it was read; so it is read whenever a key is needed. That
     is seldom: who opens secrets remembers them.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, has_sealed: Callable[[], bool] = lambda: False) -> None:
+        """`has_sealed`: whether there are secrets already."""
         self._path = path
+        self._has_sealed = has_sealed
 
     def newest(self) -> bytes:
         if not self._path.exists():
+            if self._has_sealed():
+                raise self._gone()
             self._make()
         return self._read()[0]
 
     def with_id(self, wanted: bytes) -> bytes:
         if not self._path.exists():
-            raise SealError(f"{self._path}, the key of all secrets, is gone: put it back, or restore it from a backup")
+            raise self._gone()
         for key in self._read():
             if key_id(key) == wanted:
                 return key
@@ -136,7 +141,7 @@ class KeyFile:
 
     def _read(self) -> list[bytes]:
         try:
-            return read_secret_keys(self._path.read_text())
+            return read_secret_keys(self._path.read_bytes().decode("ascii", "replace"))
         except OSError as error:
             raise SealError(
                 f"{self._path} cannot be read ({error.strerror}): the key of all secrets is in it"
@@ -145,6 +150,12 @@ class KeyFile:
             raise SealError(
                 f"{self._path} cannot be used: it {error}, but only put back opens what is sealed"
             ) from None
+
+    def _gone(self) -> SealError:
+        return SealError(
+            f"{self._path}, the key of all secrets, is gone: put it back, or restore it from a backup; if it is lost, "
+            "write into it what `flowcatalyst secret-key` prints, and rotate the secret of each subscription"
+        )
 
     def _make(self) -> None:
         """Whole and on the disk before anybody sees it, and never in the place of one that another process made."""
@@ -199,9 +210,22 @@ class Sealer:
         except InvalidTag:
             raise _damaged() from None
 
-    def is_current(self, sealed: str) -> bool:
-        """Whether it is sealed with the newest key; else it should be sealed again, so that older ones can go."""
-        return _content(sealed)[len(_VERSION) : _HEAD_BYTES] == key_id(self._keys.newest())
+    def problem_with(self, sealed: Iterable[str]) -> str:
+        """Why some of these cannot be opened here, as far as their keys tell; empty if they can."""
+        try:
+            for wanted in {self.key_id_of(one) for one in sealed}:
+                self._keys.with_id(wanted)
+        except SealError as error:
+            return str(error)
+        return ""
+
+    def newest_id(self) -> bytes:
+        """Of the key that seals now. What another one sealed should be sealed again, so that older ones can go."""
+        return key_id(self._keys.newest())
+
+    def key_id_of(self, sealed: str) -> bytes:
+        """Of the key that sealed it. Raises `SealError` if it is damaged."""
+        return _content(sealed)[len(_VERSION) : _HEAD_BYTES]
 
 
 def _content(sealed: str) -> bytes:

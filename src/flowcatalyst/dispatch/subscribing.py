@@ -59,12 +59,15 @@ async def resume(platform: Platform, code: str) -> None:
 
 async def remove(platform: Platform, code: str, actor: str) -> Cancelled:
     """It gets no events any more, and its unfinished jobs are cancelled. Raises `UnknownEntryError`."""
-    await platform.catalog.ready()
-    known = code in platform.catalog.subscriptions
-    if not known and ("\0" in code or not await pausing.has_unfinished(platform.store, code)):
-        platform.catalog.subscription(code)  # raises: there is none
-    with suppress(UnknownEntryError):  # an earlier call came so far
-        await platform.catalog.remove(EntryKind.SUBSCRIPTION, code)
+    catalog = platform.catalog
+    await catalog.ready()
+    if code not in catalog.subscriptions:
+        await catalog.refresh()  # others may have made it just now
+    if code in catalog.subscriptions:
+        with suppress(UnknownEntryError):  # somebody else came first
+            await catalog.remove(EntryKind.SUBSCRIPTION, code)
+    elif "\0" in code or not await pausing.has_unfinished(platform.store, code):  # else an earlier call came so far
+        catalog.subscription(code)  # raises: there is none
     with suppress(JobStateError):  # what a router does not return is in flight, as far as can be known
         await pausing.carry_out(platform.store, code)
     cancelled = await pausing.cancel_all(platform.store, code, actor)

@@ -5,16 +5,16 @@
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
 import msgspec
 
 from flowcatalyst.core.errors import FlowCatalystError
-from flowcatalyst.core.headers import OUR_PREFIX, header_safe
+from flowcatalyst.core.headers import OUR_PREFIX, header_safe, names_trace, trace_context
 from flowcatalyst.core.json_words import in_digits
-from flowcatalyst.core.message import DEFAULT_POOL, MAX_NAME_CHARS, DispatchMode, Terms
+from flowcatalyst.core.message import DEFAULT_POOL, MAX_NAME_CHARS, DispatchMode, Headers, Terms
 from flowcatalyst.core.payload import JSON_TYPE
 from flowcatalyst.dispatch.cloudevents import STRUCTURED_TYPE, envelope
 from flowcatalyst.dispatch.event import MAX_EVENT_GROUP_CHARS, Event
@@ -154,6 +154,7 @@ def jobs_of(event: Event, subscriptions: Sequence[Subscription], new_id: Callabl
     about += [(CORRELATION_ID, event.correlation_id)] if event.correlation_id is not None else []
     about += [(CAUSATION_ID, event.causation_id)] if event.causation_id is not None else []
     context = tuple((name, header_safe(value)) for name, value in about)
+    context += (trace := trace_context(event.extensions))
     return [
         Job(
             id=new_id(),
@@ -162,7 +163,7 @@ def jobs_of(event: Event, subscriptions: Sequence[Subscription], new_id: Callabl
             target=one.target_url,
             payload=event.data_bytes() if one.data_only else wrapped,
             content_type=_data_type(event) if one.data_only else STRUCTURED_TYPE,
-            headers=(*one.headers.items(), *context, (SUBSCRIPTION, one.code)),
+            headers=(*_besides(trace, one.headers), *context, (SUBSCRIPTION, one.code)),
             group=None if group is None else f"{one.code}:{group}",
             sequence=one.sequence if sequence is None else sequence,
             mode=DispatchMode.IMMEDIATE if group is None else one.mode,
@@ -177,6 +178,11 @@ def jobs_of(event: Event, subscriptions: Sequence[Subscription], new_id: Callabl
         )
         for one in subscriptions
     ]
+
+
+def _besides(trace: Headers, own: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """The headers of a subscription; those that name a trace give way to that of the event."""
+    return (header for header in own.items() if not (trace and names_trace(header[0])))
 
 
 def _data_type(event: Event) -> str:

@@ -68,6 +68,7 @@ class Filter:
     kind: Kind | None = None
     pool: str | None = None
     subscription: str | None = None
+    removed: bool = False  # their subscription is not in the catalog; for all that one look finds this holds at once
     target: str | None = None  # the beginning of its URL
     created_from: float | None = None
     created_before: float | None = None

@@ -77,6 +77,8 @@ class LeasedJob(NamedTuple):
 class PostgresJobQueue(PostgresQueue):
     """The jobs of a database as a queue. What is acked is completed; with each settlement goes its attempt."""
 
+    _is_dated = False  # they may be scheduled for later, or parked: their figures tell
+
     def __init__(self, store: PostgresStore) -> None:
         super().__init__(store, postgres_rows.QUEUE)
         self.recalls = RecalledLeases()

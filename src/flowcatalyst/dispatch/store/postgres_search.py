@@ -170,6 +170,8 @@ def _add_conditions(query: Query, which: Filter) -> None:
     ):
         if value is not None:
             query.want(f"{column} = {{}}", value)
+    if which.removed:
+        query.conditions.append(_IS_REMOVED)
     if which.target is not None:
         query.want("starts_with(j.target, {})", stored(which.target))
     if which.created_from is not None:
@@ -184,6 +186,11 @@ def _add_conditions(query: Query, which: Filter) -> None:
     if which.parked is not None:
         is_parked = "(s.status = 'ERROR' AND s.next_attempt_at IS NULL)"
         query.conditions.append(is_parked if which.parked else f"NOT {is_parked}")
+
+
+_IS_REMOVED: Final = """
+    j.subscription IS NOT NULL AND NOT EXISTS (
+      SELECT 1 FROM catalog AS k WHERE k.kind = 'subscription' AND k.code = j.subscription)"""
 
 
 async def _bounds(connection: Connection, which: Filter) -> tuple[int, int]:

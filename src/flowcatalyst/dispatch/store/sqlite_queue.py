@@ -39,6 +39,8 @@ class TakenJobs(Taken):
 class SqliteJobQueue(EmbeddedQueue):
     """The jobs of a file as a queue. What is acked is completed; with each settlement goes its attempt."""
 
+    _is_dated = False  # they may be scheduled for later, or parked: their figures tell
+
     def __init__(self, store: EmbeddedStore, *, poll_interval_s: float = 0.1, long_poll_s: float = 1.0) -> None:
         super().__init__(store, QUEUE, poll_interval_s=poll_interval_s, long_poll_s=long_poll_s)
         self.recalls = RecalledLeases()

@@ -99,5 +99,5 @@ def claim(
     connection.execute(_CLAIM, {**asked, "owner": owner, "until": now + seconds})
     lanes.count_hidden(connection, QUEUE, ids, 1)
     name = None if group == "null" else lanes.decode_text(group)
-    message = Leased(0, ticket.place, ticket.lane, epoch + 1, receives + 1, failures, 1, name, body)
+    message = Leased(0, ticket.place, ticket.lane, epoch + 1, receives + 1, failures, 1, 0.0, name, body)
     return message, seconds

@@ -13,6 +13,7 @@ from flowcatalyst.core.message import DispatchMode
 from flowcatalyst.dispatch.job import FINISHED, Status
 from flowcatalyst.dispatch.store.contract import Filter, Page
 from flowcatalyst.dispatch.store.job_rows.columns import IS_QUEUED, SELECTED, Row, state_of
+from flowcatalyst.dispatch.store.platform_contract import EntryKind
 
 SCANNED_AT_ONCE: Final = 5_000
 
@@ -79,6 +80,9 @@ def count(
     return found, None if end is None else end[0]
 
 
+_IS_REMOVED: Final = f"""
+    j.subscription IS NOT NULL AND NOT EXISTS (
+      SELECT 1 FROM catalog AS c WHERE c.kind = '{EntryKind.SUBSCRIPTION}' AND c.code = j.subscription)"""
 _CREATED_AT: Final = "SELECT created_at FROM jobs WHERE number = ?"
 
 
@@ -100,6 +104,8 @@ def _walk(connection: sqlite3.Connection, which: Filter, cursor: int | None) -> 
             conditions.append(f"NOT {IS_QUEUED}")
     if which.parked is not None:
         conditions.append(f"{'' if which.parked else 'NOT '}(j.status = 'ERROR' AND j.next_attempt_at IS NULL)")
+    if which.removed:
+        conditions.append(_IS_REMOVED)
     if which.target is not None:
         conditions.append("substr(j.target, 1, :target_chars) = :target")
         parameters.update(target=which.target, target_chars=len(which.target))

@@ -58,6 +58,10 @@ class AuditAction(StrEnum):
     JOB_RETRY = "job_retry"
     JOB_CANCEL = "job_cancel"
     JOB_CHANGE = "job_change"
+    MESSAGE_RETRY = "message_retry"
+    MESSAGE_SKIP = "message_skip"
+    PAUSE = "pause"  # of a pool or an endpoint
+    RESUME = "resume"
     GROUP_HOLD = "group_hold"
     GROUP_RELEASE = "group_release"
     EVENT_PUBLISH = "event_publish"

@@ -18,9 +18,10 @@ from flowcatalyst.core.warnings import WarningCode, WarningFilter
 from flowcatalyst.queues.embedded import jobs as embedded_jobs
 from flowcatalyst.router.breaker import BreakerState
 from flowcatalyst.router.consumer import Consumer
-from flowcatalyst.router.outages import minutes
+from flowcatalyst.router.outages import how_to_explain, minutes
 from flowcatalyst.router.watch import SILENT_CONSUMER_S
 
+BREAKER_COUNTS_S: Final = 300.0  # after its latest attempt
 ANSWER_WITHIN_S: Final = 0.05  # what a probe waits for the storage
 SILENT_STORAGE_S: Final = 5.0
 NAMED: Final = 5  # endpoints that are named; of the others it says how many they are
@@ -61,6 +62,7 @@ def assess(app: RouterView) -> tuple[Level, list[Reason]]:
         _consumers,
         _endpoints,
         _groups,
+        _pauses,
         _jobs,
         _dead_letters,
         _sync,
@@ -126,7 +128,12 @@ def _endpoints(app: RouterView) -> Iterator[Reason]:
         for name, one in islice(down.items(), NAMED)
     ]
     yield from _named("endpoint", texts, len(down), "endpoint is down", "endpoints are down")
-    broken = [one for one in app.breakers.items() if one[1].state is not BreakerState.CLOSED and one[0] not in down]
+    lately = now - BREAKER_COUNTS_S  # one that nobody calls any more says nothing about what is delivered
+    broken = [
+        (name, breaker)
+        for name, breaker in app.breakers.items()
+        if breaker.state is not BreakerState.CLOSED and name not in down and breaker.used_at > lately
+    ]
     texts = [
         f"the circuit breaker of {name} is {breaker.state.lower().replace('_', ' ')}"
         for name, breaker in broken[:NAMED]
@@ -143,13 +150,25 @@ def _named(part: str, texts: list[str], count: int, one: str, several: str) -> I
         yield Reason(Level.WARNING, part, f"{more} more {one if more == 1 else several}")
 
 
+def _pauses(app: RouterView) -> Iterator[Reason]:
+    """What people stopped, and may have forgotten."""
+    words, wall = {"POOL": "paused", "ENDPOINT": "paused", "GROUP": "held"}, app.clock.wall()
+    paused = list(app.engine.pauses)
+    texts = [
+        f"{kind.lower()} {name} is {words[kind]} by {pause.by} for {minutes(max(0.0, wall - pause.since))}"
+        for kind, name, pause in paused[:NAMED]
+    ]
+    yield from _named("pause", texts, len(paused), "is paused or held", "are paused or held")
+
+
 def _groups(app: RouterView) -> Iterator[Reason]:
     outages = app.engine.group_outages
     if app.at_work and (blocked := outages.blocked):
         one, limit = blocked[0], minutes(outages.limit_s)
         count = "a group is" if len(blocked) == 1 else f"{len(blocked)} groups are"
         since = minutes(app.clock.monotonic() - one.since)
-        text = f"{one.group} of pool {one.pool} for {since}, behind message {one.message_id} ({one.detail})"
+        text = f"{one.group} of pool {one.pool} for {since}, behind message {one.message_id} ({one.detail}); see: "
+        text += how_to_explain(one.message_id)
         yield Reason(Level.WARNING, "group", f"{count} blocked for more than {limit}, the longest: {text}")
 
 

@@ -1,11 +1,22 @@
-"""Metrics of dispatch jobs: what this process counted, and what their store holds."""
+"""Metrics of events and dispatch jobs: what this process counted, and what their store holds."""
 
 from collections.abc import Iterator
 from itertools import pairwise
 
 from flowcatalyst.control.metric_text import buckets, counter, gauge, head
+from flowcatalyst.dispatch.event_counts import JOBS_BUCKETS, MATCHING_BUCKETS_S, EventCounts
 from flowcatalyst.dispatch.job_counts import DURATION_BUCKETS_S, JobCounts
 from flowcatalyst.dispatch.store.contract import GROUP_SIZES, Figures
+
+
+def event_lines(counts: EventCounts) -> Iterator[str]:
+    yield counter("events_accepted_total", "Events that were kept, each with its jobs", counts.accepted)
+    yield counter("events_deduplicated_total", "Events that were known already: nothing was kept", counts.repeated)
+    yield head("event_jobs", "histogram", "Dispatch jobs that each event made when it came")
+    yield buckets("flowcatalyst_event_jobs", "", JOBS_BUCKETS, counts.jobs_counts, counts.jobs_sum)
+    yield head("event_matching_seconds", "histogram", "How long it took to find the subscriptions that want an event")
+    name = "flowcatalyst_event_matching_seconds"
+    yield buckets(name, "", MATCHING_BUCKETS_S, counts.matching_counts, counts.matching_sum_s)
 
 
 def job_lines(counts: JobCounts, figures: Figures | None, now: float) -> Iterator[str]:

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 
 from flowcatalyst import __version__
 from flowcatalyst.control.health import Level, assess
-from flowcatalyst.control.job_metrics import job_lines
+from flowcatalyst.control.job_metrics import event_lines, job_lines
 from flowcatalyst.control.metric_text import buckets, gauge, head, labels, sample
 from flowcatalyst.control.view import RouterView
 from flowcatalyst.core.logs import dropped_lines
@@ -28,7 +28,8 @@ from flowcatalyst.queues.contract import Depth
 from flowcatalyst.router.breaker import BreakerState
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.router import MISSING, UNKNOWN
-from flowcatalyst.router.stats import DURATION_BUCKETS_S, PoolStats
+from flowcatalyst.router.stats import DURATION_BUCKETS_S, LAG_BUCKETS_S, PoolStats
+from flowcatalyst.router.top_groups import GroupFigures
 
 KEEP_S: Final = 1.0
 NO_ORIGIN: Final = "none"
@@ -56,11 +57,12 @@ _POOL_COUNTERS: Final[list[tuple[str, str, Callable[[PoolStats], float]]]] = [
 
 @dataclass(slots=True, frozen=True)
 class StoredFigures:
-    """What has to be read from files and brokers, before the text is made."""
+    """What has to be read from files and brokers, or takes several turns, before the text is made."""
 
     dead_letters: int = 0
     depths: dict[str, Depth] = field(default_factory=dict)
     jobs: Figures | None = None
+    groups: GroupFigures = field(default_factory=GroupFigures)
 
 
 class Metrics:
@@ -90,7 +92,7 @@ class Metrics:
         readings = await asyncio.gather(*(app.depths.of(queue) for queue in queues.values()))
         depths = {name: one.depth for name, one in zip(queues, readings, strict=True) if one.depth is not None}
         jobs = None if app.job_watch is None else await app.job_watch.figures_now()
-        stored = StoredFigures(await app.dead_letters.count(), depths, jobs)
+        stored = StoredFigures(await app.dead_letters.count(), depths, jobs, await app.group_watch.figures())
         slices: list[bytes] = []
         pieces: list[str] = []
         for piece in lines(app, stored):
@@ -106,11 +108,13 @@ def lines(app: RouterView, stored: StoredFigures) -> Iterator[str]:
     """The text, a few lines at a time. An empty piece only gives others a chance."""
     pools = list(app.router.pools.values())
     yield from _pool_figures(pools)
+    yield from _group_figures(pools, stored.groups)
     yield head("pool_attempts_total", "counter", "Attempts by result")
     for pool in pools:
         for result in Result:
             yield sample("pool_attempts_total", {"pool": pool.code, "result": result}, pool.stats.attempts[result])
     yield from _durations(pools)
+    yield from _lags(pools)
     yield head("default_pool_messages_total", "counter", "Messages routed to the default pool without naming it")
     for reason in (UNKNOWN, MISSING):
         yield sample("default_pool_messages_total", {"pool_code": reason}, app.router.defaulted[reason])
@@ -123,6 +127,8 @@ def lines(app: RouterView, stored: StoredFigures) -> Iterator[str]:
         yield sample("dead_letters_dropped_total", {"bound": bound}, dropped)
     yield gauge("warnings", "Different warnings of the last hours", len(app.warnings.recent()))
     if app.jobs is not None:
+        if app.platform is not None:
+            yield from event_lines(app.platform.intake.counts)
         yield from job_lines(app.job_counts, stored.jobs, app.clock.wall())
     yield head("log_lines_dropped_total", "counter", "Log lines dropped because they were not read in time")
     yield sample("log_lines_dropped_total", {}, dropped_lines())
@@ -159,6 +165,31 @@ def _durations(pools: Iterable[Pool]) -> Iterator[str]:
         )
 
 
+def _lags(pools: Iterable[Pool]) -> Iterator[str]:
+    text = "From when messages were published, or dispatch jobs due, to when they were delivered"
+    yield head("delivery_lag_seconds", "histogram", text)
+    for pool in pools:
+        inner, stats = labels({"pool": pool.code})[1:-1], pool.stats
+        yield buckets("flowcatalyst_delivery_lag_seconds", inner, LAG_BUCKETS_S, stats.lag_counts, stats.lag_sum_s)
+
+
+def _group_figures(pools: Iterable[Pool], groups: GroupFigures) -> Iterator[str]:
+    """No group is named here: there are as many names as messages choose."""
+    oldest = "How long the message has waited that waits longest of those next in their groups; 0: none waits"
+    yield head("pool_oldest_waiting_seconds", "gauge", oldest)
+    for pool in pools:
+        yield sample("pool_oldest_waiting_seconds", {"pool": pool.code}, groups.waiting_s.get(pool.code, 0.0))
+    text = "Message groups that wait for a message which was tried and is neither delivered nor a dead letter"
+    yield head("pool_blocked_groups", "gauge", text)
+    for pool in pools:
+        yield sample("pool_blocked_groups", {"pool": pool.code}, groups.blocked.get(pool.code, 0))
+    yield head(
+        "pool_longest_blocked_seconds", "gauge", "Since when the longest blocked of them waits; 0: there is none"
+    )
+    for pool in pools:
+        yield sample("pool_longest_blocked_seconds", {"pool": pool.code}, groups.blocked_s.get(pool.code, 0.0))
+
+
 def _breakers(app: RouterView) -> Iterator[str]:
     worst: dict[str, int] = {}
     counts: Counter[BreakerState] = Counter()
@@ -183,6 +214,11 @@ def _queues(app: RouterView, stored: StoredFigures) -> Iterator[str]:
     for name, depth in stored.depths.items():
         for state, count in (("waiting", depth.waiting), ("leased", depth.leased), ("delayed", depth.delayed)):
             yield sample("queue_messages", {"queue": name, "state": state}, count)
+    wall = app.clock.wall()
+    yield head("queue_oldest_message_seconds", "gauge", "Age of the oldest message; none if it is empty or cannot tell")
+    for name, depth in stored.depths.items():
+        if depth.oldest_at is not None:
+            yield sample("queue_oldest_message_seconds", {"queue": name}, max(0.0, wall - depth.oldest_at))
     queues = dict(app.engine.queues)
     yield head("queue_calls_total", "counter", "Requests to the queue's broker by kind, where some cost money")
     for name, queue in queues.items():

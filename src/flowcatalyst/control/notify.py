@@ -10,6 +10,7 @@ import msgspec
 import structlog
 
 from flowcatalyst.control.settings import NotificationSettings
+from flowcatalyst.control.slack import slack_message
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import ConfigurationError, DeliveryError, TargetRefusedError, plain
 from flowcatalyst.core.message import Severity
@@ -80,7 +81,7 @@ class Notifier:
         self, settings: NotificationSettings, client: HttpClient, clock: Clock, warnings: WarningLog, identity: str
     ) -> None:
         self._target = webhook_of(settings)
-        self._batch_s = settings.batch_s
+        self._batch_s, self._for_slack = settings.batch_s, settings.format == "slack"
         severities = list(Severity)  # mildest first
         self._wanted = frozenset(severities[severities.index(Severity(settings.min_severity)) :])
         self._client = client
@@ -169,10 +170,9 @@ class Notifier:
     async def _post(self, limit_s: float) -> str | None:
         """Send the batch once. Returns what went wrong."""
         try:
-            sent_at = _date(self._clock.wall())
-            told = Notification(self._identity, sent_at, [_told(one) for one in self._batch.values()])
+            body = self._body()
             async with asyncio.timeout(limit_s):
-                response = await self._client.post(self._target, _HEADERS, msgspec.json.encode(told))
+                response = await self._client.post(self._target, _HEADERS, body)
         except TimeoutError:
             return f"no answer within {limit_s:g} s"
         except DeliveryError as error:
@@ -181,6 +181,14 @@ class Notifier:
             log.error("notification_broken", action="notification_broken", exc_info=error)
             return plain(error)
         return None if 200 <= response.status < 300 else f"it answered {response.status}"
+
+    def _body(self) -> bytes:
+        batch = list(self._batch.values())
+        if self._for_slack:
+            return slack_message(self._identity, batch)
+        return msgspec.json.encode(
+            Notification(self._identity, _date(self._clock.wall()), [_told(one) for one in batch])
+        )
 
     def _give_up(self, failure: str) -> None:
         # The path of the URL is not repeated: it may be a secret. Nor is the number: it would hide that it repeats.

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from flowcatalyst.core.message import MAX_NAME_CHARS
 from flowcatalyst.core.settings import Section
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import (
     LEAST,
     MAX_CONCURRENCY,

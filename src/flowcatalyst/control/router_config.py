@@ -14,7 +14,7 @@ from flowcatalyst.core.payload import JSON_TYPE
 from flowcatalyst.core.spelling import nearest
 from flowcatalyst.queues.raw import BROKER, Missing, RawConfig
 from flowcatalyst.queues.settings import QueueConfig
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import (
     DEFAULT_POOL_LIMITS,
     LEAST,

@@ -39,10 +39,11 @@ from flowcatalyst.control.platform_settings import PlatformSettings
 from flowcatalyst.control.pool_settings import PoolSettings, RetrySettings
 from flowcatalyst.control.settings_words import in_words
 from flowcatalyst.core.credentials import Account, KeyEntry, read_accounts, read_keys
-from flowcatalyst.core.errors import ConfigurationError
+from flowcatalyst.core.errors import ConfigurationError, TargetRefusedError
 from flowcatalyst.core.hosts import is_loopback, problem_with_host
 from flowcatalyst.core.message import DEFAULT_POOL
 from flowcatalyst.core.settings import Section
+from flowcatalyst.core.targets import parse_target
 from flowcatalyst.queues.settings import (
     ActiveMqSettings,
     EmbeddedSettings,
@@ -173,6 +174,9 @@ class NotificationSettings(Section):
     """Where warnings are sent."""
 
     webhook_url: str | None = Field(None, description="URL that gets new warnings as JSON; unset: nobody is told")
+    format: Literal["json", "slack"] = Field(
+        "json", description="json: as docs/operations.md says; slack: as an incoming webhook of Slack takes it"
+    )
     batch_s: float = Field(60.0, gt=0, description="How long warnings are collected; CRITICAL ones are sent at once")
     min_severity: Literal["WARN", "ERROR", "CRITICAL"] = Field("WARN", description="The least that is sent")
 
@@ -196,6 +200,42 @@ class DeadLetterSettings(Section):
     max_count: int = Field(
         1_000_000, ge=0, description="Most dead letters; beyond it the oldest are dropped, with a warning; 0: no bound"
     )
+
+
+class TracingSettings(Section):
+    """Spans of messages and attempts, for OpenTelemetry."""
+
+    enabled: bool = Field(
+        False, description="Send traces to an OpenTelemetry collector (an extra: pip install '.[otel]')"
+    )
+    endpoint: str | None = Field(
+        None,
+        description="OTLP/HTTP URL of the collector; one without a path gets /v1/traces. Unset: as "
+        "OTEL_EXPORTER_OTLP_ENDPOINT says, else http://localhost:4318",
+    )
+    sample_ratio: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Share of the traces that begin here which are recorded, from 0 to 1; who brings a traceparent has "
+        "decided already. Unset: as OTEL_TRACES_SAMPLER says, else all",
+    )
+    service_name: str | None = Field(
+        None,
+        min_length=1,
+        description="Name of this service in traces. Unset: as OTEL_SERVICE_NAME says, else flowcatalyst",
+    )
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_a_url(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        try:
+            target = parse_target(value)
+        except TargetRefusedError as error:
+            raise ValueError(f"cannot be called: {str(error).replace('target', 'it', 1)}") from None
+        return f"{value.rstrip('/')}/v1/traces" if target.path == "/" else value
 
 
 def in_small_letters(value: Any) -> Any:
@@ -256,6 +296,7 @@ class Settings(BaseSettings):
     health: HealthSettings = Field(default_factory=HealthSettings)
     dead_letters: DeadLetterSettings = Field(default_factory=DeadLetterSettings)
     platform: PlatformSettings = Field(default_factory=PlatformSettings)
+    tracing: TracingSettings = Field(default_factory=TracingSettings)
     log: LogSettings = Field(default_factory=LogSettings)
 
     @model_validator(mode="after")

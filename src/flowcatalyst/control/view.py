@@ -7,6 +7,8 @@ from flowcatalyst.control.audit import AuditLog
 from flowcatalyst.control.config_sync import ConfigSync
 from flowcatalyst.control.dead_letters import DeadLetters
 from flowcatalyst.control.depths import Depths
+from flowcatalyst.control.group_figures import GroupWatch
+from flowcatalyst.control.pause_store import PauseStore
 from flowcatalyst.control.router_config import RouterConfig
 from flowcatalyst.control.settings import Settings
 from flowcatalyst.control.shared_file import SharedFile
@@ -55,7 +57,13 @@ class RouterView(Protocol):
     def depths(self) -> Depths: ...
 
     @property
+    def group_watch(self) -> GroupWatch: ...
+
+    @property
     def audit(self) -> AuditLog: ...
+
+    @property
+    def pause_store(self) -> PauseStore: ...
 
     @property
     def dead_letters(self) -> DeadLetters: ...

@@ -1,0 +1,145 @@
+"""Explaining: finds what an id means, and says why it is not there yet."""
+
+import asyncio
+from typing import Final
+
+from flowcatalyst.control.explain_dispatch import explain_event, explain_job, explain_job_group
+from flowcatalyst.control.explain_messages import Messages
+from flowcatalyst.control.explanation import Explanation, ThingKind, ThingState, of_group, of_pool, seconds
+from flowcatalyst.control.group_states import GroupStates, Where
+from flowcatalyst.control.group_states import Standing as GroupStateKind
+from flowcatalyst.control.view import RouterView
+from flowcatalyst.router.pool import Pool
+
+SEARCH_WITHIN_S: Final = 10.0  # of a queue, for a message that it has not shown yet
+_GROUPS: Final = {
+    GroupStateKind.BLOCKED: ThingState.BLOCKED,
+    GroupStateKind.HELD: ThingState.HELD,
+    GroupStateKind.IN_FLIGHT: ThingState.IN_FLIGHT,
+    GroupStateKind.WAITING: ThingState.WAITING,
+}
+
+
+async def explain_anything(app: RouterView, name: str, kind: ThingKind | None = None) -> Explanation:
+    """Of the kind that is asked for, else of the first that knows it: message, job, event, group, pool. What a queue
+    holds and has not shown is searched last, since that takes longest."""
+    messages, looked = Messages(app), list[str]()
+    if kind in (None, ThingKind.MESSAGE):
+        looked += ["messages that this router has", "messages that failed here", "dead letters", "recent deliveries"]
+        if (found := await messages.known(name)) is not None:
+            return _looked(found, looked)
+    if kind in (None, ThingKind.JOB) and app.jobs is not None:
+        looked.append("dispatch jobs")
+        if (found := await explain_job(app, name)) is not None:
+            return _looked(found, looked)
+    if kind in (None, ThingKind.EVENT) and app.platform is not None:
+        looked.append("events")
+        if (found := await explain_event(app, name)) is not None:
+            return _looked(found, looked)
+    if kind in (None, ThingKind.GROUP):
+        looked.append("groups of messages")
+        if (found := await explain_group(app, name)) is not None:
+            return _looked(found, looked)
+        if app.jobs is not None:
+            looked.append("groups of dispatch jobs")
+            if (found := await explain_job_group(app, name)) is not None:
+                return _looked(found, looked)
+    if kind in (None, ThingKind.POOL):
+        looked.append("pools")
+        if (pool := app.router.pools.get(name)) is not None:
+            return _looked(explain_pool(app, pool), looked)
+    if kind in (None, ThingKind.MESSAGE):
+        try:
+            async with asyncio.timeout(SEARCH_WITHIN_S):
+                found = await messages.in_queues(name, looked)
+        except TimeoutError:
+            found = None
+            looked.append(f"(the search of the queues was given up after {SEARCH_WITHIN_S:.0f} s)")
+        if found is not None:
+            return _looked(await Messages(app).known(name) or found, looked)  # it may have come meanwhile
+    return _looked(messages.never_seen(name, kind), looked)
+
+
+async def explain_group(app: RouterView, name: str) -> Explanation | None:
+    state = await GroupStates(app).find(name)
+    if state is None:
+        return None
+    head = state.head
+    summary = f"Group {name} {_GROUP_WORDS[state.state]}."
+    found = Explanation(name, ThingKind.GROUP, _GROUPS[state.state], str(state.state), summary, group=name)
+    found.pool, found.queue, found.head = state.pool or None, state.queue, head
+    found.last_answer, found.pointer, found.next_attempt_in_s = (
+        state.last_answer,
+        state.pointer,
+        state.next_attempt_in_s,
+    )
+    found.chain.append(state.waits_for)
+    if state.last_answer is not None:
+        found.chain.append(
+            f"Its latest attempt, {seconds(state.last_answer.ago_s)} ago, got: {state.last_answer.detail}."
+        )
+    behind = f"{state.behind}{'' if state.behind_is_exact else ' or more'}"
+    found.chain.append(f"{behind} of its messages wait behind it.")
+    if state.next_attempt_in_s is not None:
+        found.estimate_s = state.next_attempt_in_s
+        found.estimate = f"Its next attempt is due in {seconds(state.next_attempt_in_s)}."
+    if state.held_by is not None:
+        found.actions.append(of_group(name, "release", "let it go on"))
+    if head is not None and head.where is not Where.IN_FLIGHT and state.held_by is None:
+        found.actions.append(of_group(name, "retry-head", f"try message {head.id} now"))
+    if head is not None:
+        found.actions.append(of_group(name, "skip-head", f"give up message {head.id}: it becomes a dead letter"))
+    if state.held_by is None:
+        found.actions.append(of_group(name, "hold", "start nothing more of it"))
+    return found
+
+
+_GROUP_WORDS: Final = {
+    GroupStateKind.BLOCKED: "is blocked",
+    GroupStateKind.HELD: "is held by a person",
+    GroupStateKind.IN_FLIGHT: "is being delivered",
+    GroupStateKind.WAITING: "waits",
+}
+
+
+def explain_pool(app: RouterView, pool: Pool) -> Explanation:
+    now, limits, pause = app.clock.monotonic(), pool.limits, app.engine.pauses.pools.get(pool.code)
+    permit_at = pool.rate.next_permit_at(now)
+    chain = [
+        f"{pool.in_flight} of {limits.concurrency} slots are busy.",
+        f"{pool.buffered} messages wait in it, in {pool.group_count} groups; {pool.ready_count} groups could start "
+        f"now, {pool.held_count} wait for a time.",
+    ]
+    if limits.rate_per_minute is not None:
+        left = "no permit is left" if permit_at > now else "there are permits left"
+        chain.append(f"Its rate limit is {limits.rate_per_minute} attempts a minute, and {left}.")
+    if pool.parked:
+        chain.append(f"{pool.parked} of its messages are parked: beyond its capacity of {limits.effective_capacity}.")
+    state, cause, summary = ThingState.WAITING, "NONE", f"Pool {pool.code} works."
+    actions = [of_pool(pool.code, "pause", "start nothing more in it")]
+    if pause is not None:
+        state, cause, summary = ThingState.PAUSED, "POOL_PAUSED", f"Pool {pool.code} is paused by {pause.by}."
+        actions = [of_pool(pool.code, "resume", "let it go on")]
+    elif not app.at_work:
+        state, cause, summary = (
+            ThingState.STANDBY,
+            "STANDBY",
+            "This router does not work now: it is a standby or disabled.",
+        )
+    elif not pool.size:
+        state, summary = ThingState.IDLE, f"Pool {pool.code} has nothing to do."
+    elif pool.in_flight >= limits.concurrency:
+        cause, summary = "SLOTS", f"All slots of pool {pool.code} are busy."
+    elif permit_at > now:
+        cause, summary = "RATE_LIMIT", f"Pool {pool.code} waits for its rate limit."
+    elif not pool.ready_count:
+        cause, summary = "NOTHING_STARTABLE", f"Pool {pool.code} has free slots, but all that it holds waits itself."
+    facts = {"slots": limits.concurrency, "inFlight": pool.in_flight, "buffered": pool.buffered, "parked": pool.parked}
+    return Explanation(
+        pool.code, ThingKind.POOL, state, cause, summary, chain, pool=pool.code, facts=dict(facts), actions=actions
+    )
+
+
+def _looked(found: Explanation, looked: list[str]) -> Explanation:
+    found.looked = looked
+    return found

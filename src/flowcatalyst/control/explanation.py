@@ -1,0 +1,108 @@
+"""Explanation: why something is not there yet, as data and in sentences, and what a person can do about it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import quote
+
+from flowcatalyst.control.group_states import Answer, Head
+from flowcatalyst.core.message import MessagePointer
+
+Fact = str | int | float | bool | None
+
+
+class ThingKind(StrEnum):
+    MESSAGE = "MESSAGE"
+    GROUP = "GROUP"
+    POOL = "POOL"
+    JOB = "JOB"
+    EVENT = "EVENT"
+    UNKNOWN = "UNKNOWN"
+
+
+class ThingState(StrEnum):
+    IN_FLIGHT = "IN_FLIGHT"
+    ON_HOLD = "ON_HOLD"  # until its next attempt
+    WAITING = "WAITING"  # for its turn, a slot, a permit or its endpoint
+    PARKED = "PARKED"  # the same, beyond the capacity of its pool
+    IN_QUEUE = "IN_QUEUE"
+    SCHEDULED = "SCHEDULED"
+    PAUSED = "PAUSED"
+    HELD = "HELD"
+    STANDBY = "STANDBY"
+    CONFIRMING = "CONFIRMING"  # delivered, but its queue did not confirm yet
+    DELIVERED = "DELIVERED"
+    DEAD_LETTER = "DEAD_LETTER"
+    COMPLETED = "COMPLETED"
+    ERROR = "ERROR"
+    CANCELLED = "CANCELLED"
+    EXPIRED = "EXPIRED"
+    BLOCKED = "BLOCKED"
+    IDLE = "IDLE"
+    NEVER_SEEN = "NEVER_SEEN"
+
+
+@dataclass(slots=True, frozen=True)
+class Action:
+    """What a person can do, and the request that does it."""
+
+    what: str
+    path: str
+    text: str
+    method: str = "POST"
+
+
+@dataclass(slots=True)
+class Explanation:
+    id: str
+    kind: ThingKind
+    state: ThingState
+    cause: str
+    summary: str
+    chain: list[str] = field(default_factory=list)  # from what is asked about to what it comes down to
+    looked: list[str] = field(default_factory=list)
+    pool: str | None = None
+    group: str | None = None
+    queue: str | None = None
+    head: Head | None = None
+    last_answer: Answer | None = None
+    pointer: MessagePointer | None = None  # whose secrets an answer may repeat
+    next_attempt_in_s: float | None = None
+    estimate_s: float | None = None
+    estimate: str = "It cannot be told when it goes out."
+    safe_to_send_again: bool | None = None  # None: it is no message
+    facts: dict[str, Fact] = field(default_factory=dict)
+    actions: list[Action] = field(default_factory=list)
+
+
+def segment(name: object) -> str:
+    """A name as a part of a path or a query."""
+    return quote(str(name), safe="")
+
+
+def of_pool(code: str, act: str, text: str) -> Action:
+    return Action(act, f"/monitoring/pools/{segment(code)}/{act}", text)
+
+
+def of_message(message_id: str, act: str, text: str) -> Action:
+    return Action(act, f"/monitoring/messages/{segment(message_id)}/{act}", text)
+
+
+def of_group(group: str, act: str, text: str) -> Action:
+    return Action(act, f"/monitoring/groups/{segment(group)}/{act}", text)
+
+
+def of_job(job_id: str, act: str, text: str) -> Action:
+    return Action(act, f"/api/dispatch-jobs/{segment(job_id)}/{act}", text)
+
+
+def count(number: int, one: str, several: str = "") -> str:
+    return f"{number} {one if number == 1 else several or one + 's'}"
+
+
+def seconds(value: float) -> str:
+    """For people."""
+    if value < 1.0:
+        return "less than a second"
+    if value < 120.0:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} minutes" if value < 7200.0 else f"{value / 3600:.1f} hours"

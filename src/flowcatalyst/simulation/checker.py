@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from flowcatalyst.simulation.history import Event
-from flowcatalyst.simulation.rules import bounds, endings, loss, order, ownership, progress
+from flowcatalyst.simulation.rules import bounds, endings, loss, order, ownership, people, progress
 from flowcatalyst.simulation.rules.common import Promises, Violation
 
 Rule = Callable[[Sequence[Event], Promises], Iterator[Violation]]
@@ -33,6 +33,10 @@ RULES: Final[Mapping[str, Rule]] = {
     "waits no longer than asked": progress.waits_no_longer_than_asked,
     "isolation": bounds.isolation,
     "progress": progress.progress,
+    "nothing paused starts": people.nothing_paused_starts,
+    "what is released goes on": progress.what_is_released_goes_on,
+    "what is skipped is not tried again": people.what_is_skipped_is_not_tried_again,
+    "a skip takes effect": people.a_skip_takes_effect,
     "endpoints share their pool": progress.endpoints_share_their_pool,
     "recovered endpoints are tried": progress.recovered_endpoints_are_tried,
     "received no more than needed": progress.received_no_more_than_needed,

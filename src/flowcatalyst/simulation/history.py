@@ -20,11 +20,16 @@ class Kind(StrEnum):
     UNKNOWN = "unknown"  # [] the attempt was cut off: nobody knows what the endpoint did
     VERDICT = "verdict"  # [Verdict] what the pool decided
     DEAD_LETTERED = "buried"  # [reason] a dead letter is durable
+    UNRECORDED = "unrecorded"  # [] a dead letter could not be written
     ACK = "ack"  # [receipt] the router asked the queue to remove it
     ACKED = "acked"  # [Settled | None] what it was told; None: the call failed as a whole
     REMOVED = "removed"  # [] it is gone from the queue
     NACK = "nack"  # [(delay_s, receipt)] the router asked for it
     NACKED = "nacked"  # [(delay_s, Settled)] what the queue really did
+    HURRIED = "hurried"  # [] somebody wanted it at once: its queue shows it, or the router looks at it
+    SKIP = "skip"  # [what the person was told] somebody gave it up
+    PAUSED = "paused"  # [(PauseKind, name)] somebody stopped something
+    RESUMED = "resumed"  # [(PauseKind, name)] and let it go on
     LIMITS = "limits"  # [PoolLimits | None] of a pool from now on; None: it is no longer configured
     STATS = "stats"  # [dict] what the pool counted, when its router ended
     STARTED = "started"  # [] a router began to work

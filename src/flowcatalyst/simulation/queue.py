@@ -12,6 +12,7 @@ from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.core.message import Delivery, Settled
 from flowcatalyst.queues.contract import Demand, Outgoing, Published
 from flowcatalyst.queues.memory import MemoryQueue, Receipt
+from flowcatalyst.router.blocked import FailedMessage
 from flowcatalyst.simulation.history import Facts, History, Kind, Lost
 
 CALL_TIMEOUT_S = 25.0
@@ -83,7 +84,7 @@ class SimulatedQueue(MemoryQueue):
         """Names of what it still holds."""
         return [self._names[self._broker_id(number)] for number in self._stored]
 
-    def name_of(self, delivery: Delivery) -> str:
+    def name_of(self, delivery: Delivery | FailedMessage) -> str:
         return self._names[delivery.broker_id]
 
     def append(self, name: str, message: Outgoing, facts: Facts) -> Published:
@@ -172,6 +173,14 @@ class SimulatedQueue(MemoryQueue):
             elif answer is Settled.OK:
                 delivery.lease_until = one.lease_until
         return answers
+
+    async def hurry(self, delivery: Delivery) -> bool:
+        await self._travel_there()
+        shown = await super().hurry(delivery)
+        if shown and delivery.broker_id:
+            self._history.add(Kind.HURRIED, self.name_of(delivery))
+        await self._travel_back()
+        return shown
 
     def router_left(self) -> None:
         """The router stopped or crashed. Leases run out by themselves."""

@@ -24,7 +24,7 @@ from flowcatalyst.control.pool_settings import PoolSettings, RetrySettings
 from flowcatalyst.control.settings import HttpSettings
 from flowcatalyst.core.errors import ConfigurationError
 from flowcatalyst.core.message import DispatchMode
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import LEAST, MAX_CONCURRENCY, NO_RATE, PoolLimits
 
 MAX_MESSAGES: Final = 1_000_000  # more would fill the memory of a laptop

@@ -2,9 +2,10 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context, copy_context
 from dataclasses import replace
+from typing import Any
 
 from flowcatalyst.core.errors import StorageError
 from flowcatalyst.core.message import DEFAULT_POOL, Delivery, MessagePointer, Outcome, Result, Verdict
@@ -14,6 +15,7 @@ from flowcatalyst.http.mediator import Mediator
 from flowcatalyst.router.breaker import BreakerState
 from flowcatalyst.router.engine import Engine
 from flowcatalyst.router.limits import DEFAULT_POOL_LIMITS, PoolLimits, Success
+from flowcatalyst.router.pauses import Pauses
 from flowcatalyst.router.policy import DEFAULT_DELAYS, Delays
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.simulation.history import Gauges, History, Kind
@@ -26,15 +28,19 @@ class SimulatedDeadLetters:
 
     def __init__(self, history: History, dice: Dice, name_of: Callable[[Delivery], str]) -> None:
         self.fails = 0.0
+        self.kept: list[str] = []  # names in the history
         self._history = history
         self._dice = dice
         self._name_of = name_of
 
     async def record(self, delivery: Delivery, reason: str, outcome: Outcome | None) -> None:
         await asyncio.sleep(0.005)
+        name = self._name_of(delivery)
         if self._dice.hit("dead_letter_fails", self.fails):
+            self._history.add(Kind.UNRECORDED, name, delivery.pool)
             raise StorageError("the disk is full")
-        self._history.add(Kind.DEAD_LETTERED, self._name_of(delivery), value=reason)
+        self._history.add(Kind.DEAD_LETTERED, name, delivery.pool, reason)
+        self.kept.append(name)
         await asyncio.sleep(0.005)
 
 
@@ -114,6 +120,7 @@ class World:
         self.queues: dict[str, SimulatedQueue] = {}
         self.dead_letters = SimulatedDeadLetters(self.history, dice, self._name_of)
         self.pools: dict[str, PoolLimits] = {}
+        self.pauses = Pauses()  # of all lives
         self.life = 0
         self.engine: _WitnessedEngine | None = None
         self.noted: Counter[str] = Counter()  # rare things that only the router itself can tell
@@ -121,6 +128,7 @@ class World:
         self._mediator = Mediator(http, http, self.clock)
         self._context: Context | None = None
         self._crashed: asyncio.Future[None] | None = None
+        self._asked: set[asyncio.Task[None]] = set()  # what people asked of the router and have no answer to
         self._past: list[Engine] = []
 
     # The life of the router
@@ -148,21 +156,33 @@ class World:
 
     async def stop(self) -> None:
         """Ask the router to stop and wait until it did, or crashed while it tried."""
-        engine, crashed = self.engine, self._crashed
+        engine = self.engine
         if engine is None:
             return
-        assert crashed is not None
         self.history.add(Kind.STOPPING)
-        stopping = self.loop.create_task_in_life(self.life, engine.stop())
-        await asyncio.wait([stopping, crashed], return_when=asyncio.FIRST_COMPLETED)
-        if not stopping.done():
+        if not await self._in_life(self.loop.create_task_in_life(self.life, engine.stop())):
             return
-        stopping.result()
         held = engine.holdings()
-        held["tasks"] = len(self.loop.tasks_of(self.life))
-        held["timers"] = self.loop.timers_of(self.life)
+        held["tasks"] = len(self.loop.tasks_of(self.life)) - len(self._asked)
+        held["timers"] = max(0, self.loop.timers_of(self.life) - len(self._asked))
         self._end_life()
         self.history.add(Kind.STOPPED, value=dict(held))
+
+    async def ask(self, work: Coroutine[Any, Any, None]) -> None:
+        """Have the router do something for a person, and wait until it did or crashed."""
+        task = self.loop.create_task_in_life(self.life, work)
+        self._asked.add(task)
+        await self._in_life(task)
+        self._asked.discard(task)
+
+    async def _in_life(self, task: "asyncio.Task[None]") -> bool:
+        """Whether it came to its end before the router crashed."""
+        assert self._crashed is not None
+        await asyncio.wait([task, self._crashed], return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            return False
+        task.result()
+        return True
 
     def crash(self) -> None:
         """The end without a farewell: nothing of the router runs any more, not even its clean-up."""
@@ -216,7 +236,7 @@ class World:
 
     def _new_engine(self) -> _WitnessedEngine:
         warnings = WarningLog(self.clock)
-        engine = _WitnessedEngine(self.dead_letters, warnings, self.clock)
+        engine = _WitnessedEngine(self.dead_letters, warnings, self.clock, pauses=self.pauses)
         engine.warnings = warnings
         engine.history = self.history
         engine.mediator = self._mediator

@@ -6,7 +6,7 @@ Each rule is a function of an event and of what was true just before it. docs/si
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from flowcatalyst.simulation.jobs import endings, order, ownership, schedule, subscriptions, webhooks
+from flowcatalyst.simulation.jobs import endings, order, ownership, schedule, shares, subscriptions, webhooks
 from flowcatalyst.simulation.jobs.history import Event, Kind
 from flowcatalyst.simulation.jobs.progress import progress
 from flowcatalyst.simulation.jobs.story import Story
@@ -26,6 +26,7 @@ RULES: Final[dict[str, tuple[frozenset[Kind], Rule]]] = {
     ),
     "what can be done is done": (frozenset({Kind.REFUSED}), ownership.what_can_be_done_is_done),
     "what is sent is what it says": (frozenset({Kind.ATTEMPT}), ownership.what_is_sent_is_what_it_says),
+    "limits are of all processes": (frozenset({Kind.ATTEMPT}), shares.limits_are_of_all_processes),
     "order of a group": (frozenset({Kind.ATTEMPT}), order.order_of_a_group),
     "nothing of a held group": (frozenset({Kind.TAKEN}), order.nothing_of_a_held_group),
     "nothing of a held group starts": (frozenset({Kind.ATTEMPT}), order.nothing_of_a_held_group_starts),
@@ -52,6 +53,7 @@ ALL_RULES: Final = (*RULES, KNOWN, PROGRESS, SEEN)
 NOT_OF_JOBS: Final = (Kind.CREATED, Kind.HELD, Kind.HOLD_TOLD, Kind.RELEASED, Kind.STEPPED, Kind.HEALED, Kind.COUNTED)
 OF_PROCESSES: Final = (
     Kind.STARTED,
+    Kind.DIVIDED,
     Kind.STOPPING,
     Kind.STOPPED,
     Kind.CRASHED,

@@ -36,6 +36,7 @@ class Kind(StrEnum):
     HOLD_TOLD = "hold told"  # [place of HELD in the history] somebody was told that nothing of it starts
     RELEASED = "released"  # []
     STARTED = "started"  # [dict of concurrency by pool] a process works from now on
+    DIVIDED = "divided"  # [dict of PoolLimits by pool] what all processes may use together
     STOPPING = "stopping"  # [] it was asked to end
     STOPPED = "stopped"  # [dict of what it still has in memory]
     CRASHED = "crashed"  # []

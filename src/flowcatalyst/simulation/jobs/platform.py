@@ -179,8 +179,8 @@ class WitnessedCatalog(Catalog):
     owner: str
     told: int | None = None
 
-    async def refresh(self) -> None:
-        await super().refresh()
+    async def refresh(self, age_s: float = 0.0) -> None:
+        await super().refresh(age_s)
         if self._seen != self.told:
             self.told = self._seen
             self.history.add(Kind.SEEN, process=self.owner, value=self._seen)
@@ -296,8 +296,8 @@ class PlatformWorld(JobsWorld):
         async def call() -> Replayed:
             self.history.add(Kind.REPLAY, code, process.owner, asked)
             await platform.catalog.ready()
-            subscription = platform.catalog.subscription(code).document
-            return await replay(platform.store, subscription, asked.id, asked.span, self._ids.new_id, self.clock)
+            kept = platform.catalog.subscription(code)
+            return await replay(platform.store, kept, asked.id, asked.span, self._ids.new_id, self.clock)
 
         replayed = await self._ask(process, call)
         self.history.add(Kind.REPLAY_TOLD, code, process.owner, asked)
@@ -311,9 +311,14 @@ class PlatformWorld(JobsWorld):
 
         async def seen() -> T:
             result = await call()
-            if (latest := self._latest(Kind.ENTRY, code, process.owner)) is not None:
-                revision = self.history.events[latest].value.revision
-                self.history.add(Kind.SEEN, code, process.owner, revision)
+            latest = self._latest(Kind.ENTRY, code, process.owner)
+            kept = self.platforms[process.owner].catalog.subscriptions.get(code)
+            if latest is not None:
+                version: Version = self.history.events[latest].value  # perhaps of a call that has not returned yet
+                if kept is not None:
+                    self.history.add(Kind.SEEN, code, process.owner, min(version.revision, kept.revision))
+                elif version.document is None:
+                    self.history.add(Kind.SEEN, code, process.owner, version.revision)
             return result
 
         return seen

@@ -9,6 +9,7 @@ from math import inf
 from flowcatalyst.core.message import DispatchMode, Outcome, Result, Settled
 from flowcatalyst.dispatch.job import Job, Status
 from flowcatalyst.simulation.jobs.facts import Facts
+from flowcatalyst.simulation.jobs.flights import Flights
 from flowcatalyst.simulation.jobs.history import Event, Kind, Lease, Settlement
 
 GRAIN_S = 1e-6  # times are sums of floats
@@ -77,6 +78,7 @@ class Story:
         self.held: dict[str, int] = {}  # groups that somebody holds, and since when
         self.quiet: set[str] = set()  # of these, groups of which somebody was told so
         self.facts = Facts()
+        self.flights = Flights()
         self.latest_wall = 0.0
         self.index = 0
         self._nack_delay_s = nack_delay_s
@@ -143,6 +145,7 @@ class Story:
                 places = self.facts.of_group(known.job.group or "")
                 places.begun_to = max(places.begun_to, event.value.seq)
         self.facts.read(event)
+        self.flights.read(event)
         self.index += 1
 
     def lane_of(self, known: Known) -> str:

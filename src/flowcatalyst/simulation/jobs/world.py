@@ -120,6 +120,8 @@ class Process:
 class JobsWorld:
     """One history. The tasks of a process belong to its life; the world itself is life 0."""
 
+    divided = False  # whether processes use only a share of the limits of their pools each
+
     def __init__(
         self,
         loop: SeededLoop,
@@ -298,7 +300,7 @@ class JobsWorld:
     def _new_process(self, name: str, life: int) -> Process:
         owner = f"{name}/{life}"
         store = self.new_store(owner)
-        engine = _WitnessedEngine(_NoDeadLetters(), WarningLog(self.clock), self.clock)
+        engine = _WitnessedEngine(_NoDeadLetters(), WarningLog(self.clock), self.clock, divided=self.divided)
         engine.witness = _Witness(self._mediator, self.history, owner)
         engine.made_pools = []
         return Process(name, life, store, store.queue.store, engine)

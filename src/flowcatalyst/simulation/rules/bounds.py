@@ -86,7 +86,7 @@ def starts_within_the_rate(events: Sequence[Event], promises: Promises) -> Itera
 def waits_as_long_as_asked(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
     """A message that is to be retried after a while is not attempted before; a nacked one has to come again first.
 
-    One that was published twice waits in two places, and each has a clock of its own.
+    One that was published twice waits in two places, and each has a clock of its own. A person may want it at once.
     """
     copied = Messages.of(events).copied()
     not_before: dict[str, float] = {}
@@ -101,6 +101,8 @@ def waits_as_long_as_asked(events: Sequence[Event], promises: Promises) -> Itera
             away.add(name)
         elif event.kind in (Kind.RECEIVED, Kind.NACK, Kind.UNKNOWN):  # a new delivery, or none at all
             away.discard(name)
+            not_before.pop(name, None)
+        elif event.kind is Kind.HURRIED:
             not_before.pop(name, None)
         elif event.kind is Kind.ATTEMPT:
             due_at = not_before.pop(name, 0.0)

@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
-from flowcatalyst.core.message import Capabilities
+from flowcatalyst.core.message import DEFAULT_POOL, Capabilities
+from flowcatalyst.core.targets import endpoint_of, origin_of
+from flowcatalyst.router.pauses import PauseKind
 from flowcatalyst.simulation.history import Event, Facts, Kind
 
 LIFE_ENDS = (Kind.CRASHED, Kind.STOPPED)
@@ -61,6 +64,59 @@ class Messages:
     def copied(self) -> set[str]:
         """Application messages that were published more than once."""
         return {facts.copy_of for facts in self.facts.values() if facts.copy_of is not None}
+
+
+Key = tuple[PauseKind, str]  # of a pause
+
+
+def keys_of(facts: Facts, pool: str = "") -> list[Key]:
+    """The pauses that would stop a message; in the pool that it names, if not in another one."""
+    endpoints = {endpoint_of(facts.target), origin_of(facts.target)}
+    group = [(PauseKind.GROUP, facts.group)] if facts.ordered and facts.group is not None else []
+    return [*group, *((PauseKind.ENDPOINT, name) for name in sorted(endpoints)), (PauseKind.POOL, pool or facts.pool)]
+
+
+class Stopped:
+    """What people have paused or hold, event by event."""
+
+    def __init__(self) -> None:
+        self._paused: set[Key] = set()
+        self._resumed_at: dict[Key, float] = {}
+        self._configured: set[str] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._paused)
+
+    def note(self, event: Event) -> None:
+        if event.kind is Kind.PAUSED:
+            self._paused.add(event.value)
+        elif event.kind is Kind.RESUMED:
+            self._paused.discard(event.value)
+            self._resumed_at[event.value] = event.at
+        elif event.kind is Kind.STARTED:
+            self._configured.clear()
+        elif event.kind is Kind.LIMITS:
+            (self._configured.discard if event.value is None else self._configured.add)(event.pool)
+
+    def what_stops(self, facts: Facts, pool: str = "") -> Key | None:
+        """The pause that stops a message, in this pool or else in the one that it goes to."""
+        if not self._paused:
+            return None
+        pool = pool or (facts.pool if facts.pool in self._configured else DEFAULT_POOL)
+        return next((key for key in keys_of(facts, pool) if key in self._paused), None)
+
+    def free_from(self, facts: Facts) -> float:
+        """Since when nobody stops it; infinite: somebody does."""
+        if self.what_stops(facts) is not None:
+            return inf
+        if not self._resumed_at:
+            return 0.0
+        keys = [*keys_of(facts), (PauseKind.POOL, DEFAULT_POOL)]
+        return max(self._resumed_at.get(key, 0.0) for key in keys)
+
+    def pool_free_from(self, pool: str) -> float:
+        key = (PauseKind.POOL, pool)
+        return inf if key in self._paused else self._resumed_at.get(key, 0.0)
 
 
 def without_stale_nacks(events: Iterable[Event]) -> Iterator[Event]:

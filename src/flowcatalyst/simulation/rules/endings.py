@@ -36,8 +36,10 @@ def metrics_tell_the_truth(events: Sequence[Event], promises: Promises) -> Itera
             seen[event.pool]["attempts"] += 1
             seen[event.pool]["delivered"] += isinstance(event.value, Ack)
             seen[event.pool]["nacked"] += isinstance(event.value, Nack)
-        elif event.kind is Kind.DEAD_LETTERED and (pool := in_pool.get(messages.original(event.message))) is not None:
-            seen[pool]["dead_lettered"] += 1
+        elif event.kind is Kind.DEAD_LETTERED:  # one that was skipped may never have been tried
+            pool = event.pool or in_pool.get(messages.original(event.message))
+            if pool is not None:
+                seen[pool]["dead_lettered"] += 1
         elif event.kind is Kind.STATS:
             told.append(event)
         elif event.kind in LIFE_ENDS:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from flowcatalyst.core.message import DEFAULT_POOL, Ack, DispatchMode, Nack, Reject, Result, Settled
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Violation, without_stale_nacks
@@ -167,7 +167,7 @@ def settles(event: Event, facts: Facts) -> bool:
             return True
         case Kind.ANSWER:
             return bool(event.value.result is Result.SUCCESS)
-        case Kind.VERDICT if facts.mode is DispatchMode.NEXT_ON_ERROR:
+        case Kind.VERDICT | Kind.UNRECORDED if facts.mode is DispatchMode.NEXT_ON_ERROR:
             return _fails(event)
         case _:
             return False
@@ -175,7 +175,7 @@ def settles(event: Event, facts: Facts) -> bool:
 
 def _fails(event: Event) -> bool:
     """A message that cannot be dead-lettered is nacked like any failed one."""
-    return event.kind is Kind.VERDICT and isinstance(event.value, Nack | Reject)
+    return event.kind is Kind.UNRECORDED or (event.kind is Kind.VERDICT and isinstance(event.value, Nack | Reject))
 
 
 def pools_with_batch_scope(events: Sequence[Event]) -> set[str]:

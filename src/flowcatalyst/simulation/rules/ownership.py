@@ -77,8 +77,12 @@ class _LetGo:
         elif event.kind is Kind.VERDICT and (isinstance(event.value, Nack | Reject) or event.pool in self._removed):
             # A dead letter that cannot be recorded is nacked in the end.
             self._given_up_at[group] = event.at
+        elif event.kind is Kind.UNRECORDED:
+            self._given_up_at[group] = event.at
         elif event.kind in (Kind.RECEIVED, Kind.ATTEMPT, Kind.NACK, Kind.LOST):
             self._next[event.message].popleft()
+            if event.kind is Kind.LOST:  # those of its queue behind it go too
+                self._given_up_at[group] = event.at
 
     def has(self, name: str, owed: _Owed, at: float, *, tried: bool) -> bool:
         """A message that was tried is nacked without having failed only if its pool is removed."""

@@ -11,10 +11,12 @@ from math import inf
 
 from flowcatalyst.core.message import DEFAULT_POOL, Result
 from flowcatalyst.router.limits import DEFAULT_POOL_LIMITS, PoolLimits
+from flowcatalyst.router.pauses import PauseKind
+from flowcatalyst.router.policy import DEFAULT_DELAYS
 from flowcatalyst.router.rate import WINDOW_S
 from flowcatalyst.router.shares import FEWEST_TO_SPARE
 from flowcatalyst.simulation.history import Event, Facts, Kind
-from flowcatalyst.simulation.rules.common import Messages, Promises
+from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Stopped, keys_of
 
 RECOVERY_S = 90.0  # a poll that hung when the faults stopped, and the longest pause after it, are over by then
 SHORTEST_S = 1.0  # nobody has less patience
@@ -50,6 +52,29 @@ class PoolState:
         self.sole_from = now if alone else inf
 
 
+class Pools(defaultdict[str, PoolState]):
+    """What all pools do, event by event."""
+
+    def __init__(self) -> None:
+        super().__init__(PoolState)
+
+    def note(self, event: Event, messages: Messages) -> None:
+        if event.kind is Kind.LIMITS and event.value is not None:
+            self[event.pool].limits = event.value
+        elif event.kind in LIFE_ENDS:
+            for state in self.values():
+                state.in_flight.clear()
+                state.starts.clear()
+                state.look(event.at)
+        elif event.kind is Kind.ATTEMPT:
+            self[event.pool].in_flight[event.message] = messages.host(event.message)
+            self[event.pool].starts.append(event.at)
+            self[event.pool].look(event.at)
+        elif event.kind in (Kind.ANSWER, Kind.UNKNOWN):
+            self[event.pool].in_flight.pop(event.message, None)
+            self[event.pool].look(event.at)
+
+
 @dataclass(slots=True)
 class Waiting:
     """A group whose messages are in their queue, and for how long none of them was started."""
@@ -58,6 +83,7 @@ class Waiting:
     host: str
     pending: dict[str, None] = field(default_factory=dict)
     idle_from: float = 0.0
+    released_at: float = -inf  # by a person
     in_flight: int = 0
     patience_s: float = 0.0
 
@@ -71,6 +97,7 @@ class Wait:
     seconds: float
     pool: str
     holder: str  # the endpoint that had all slots; empty: a slot was free
+    released: bool = False  # somebody had paused it or held it until then
 
 
 class Watch:
@@ -82,6 +109,7 @@ class Watch:
         self._sole_patience_s = sole_patience_s
         self._messages = Messages.of(events)
         self._copied = self._messages.copied()
+        self._stopped = Stopped()
         self._pools: dict[str, PoolState] = defaultdict(PoolState)
         self._configured: set[str] = set()
         self._waiting: dict[str, Waiting] = {}
@@ -105,6 +133,9 @@ class Watch:
             Kind.UNKNOWN: self._ended_attempt,
             Kind.REMOVED: self._left_queue,
             Kind.NACK: self._nacked,
+            Kind.UNRECORDED: self._unrecorded,
+            Kind.PAUSED: self._paused,
+            Kind.RESUMED: self._resumed,
             Kind.CUT: self._cut,
             Kind.HEALED: self._healed,
             Kind.STOPPING: self._down,
@@ -116,6 +147,7 @@ class Watch:
             reader = readers.get(event.kind)
             if reader is not None:
                 yield from reader(event) or ()
+            self._stopped.note(event)
 
     # Time
 
@@ -223,6 +255,33 @@ class Watch:
             waiting = self._waiting.setdefault(f"group {facts.group}", Waiting(facts.pool, facts.host))
             waiting.idle_from = max(waiting.idle_from, event.at + event.value[0])
 
+    def _unrecorded(self, event: Event) -> None:
+        """One that was skipped and could not be recorded waits like one that failed, and its group with it."""
+        facts = self._messages.facts[event.message]
+        waiting = self._waiting.get(self._key(event.message, facts))
+        if waiting is not None:
+            waiting.idle_from = max(waiting.idle_from, event.at + DEFAULT_DELAYS.nack_delay_s)
+
+    # People
+
+    def _paused(self, event: Event) -> Iterator[Wait]:
+        """What it stops is judged until now."""
+        for waiting in self._waiting.values():
+            stops = any(event.value in keys_of(self._messages.facts[name]) for name in waiting.pending)
+            if stops or event.value == (PauseKind.POOL, DEFAULT_POOL):  # where also others end up
+                yield from self._judge(waiting, event.at)
+
+    def _resumed(self, event: Event) -> None:
+        for waiting in self._waiting.values():
+            if self._is_stopped(waiting):
+                waiting.idle_from = waiting.released_at = max(waiting.idle_from, event.at)
+
+    def _is_stopped(self, waiting: Waiting) -> bool:
+        """One that is stopped stops those behind it."""
+        if not self._stopped:
+            return False
+        return any(self._stopped.what_stops(self._messages.facts[name]) for name in waiting.pending)
+
     # Judgement
 
     def _look(self, pool: str, state: PoolState, at: float, ended: str = "") -> None:
@@ -242,6 +301,8 @@ class Watch:
         begin = max(waiting.idle_from, self._judged_from)
         if not self._up or not waiting.pending or waiting.in_flight or at - begin <= waiting.patience_s:
             return
+        if self._is_stopped(waiting):
+            return
         code = waiting.pool if waiting.pool in self._configured else DEFAULT_POOL
         state = self._pools[code]
         slow = (name for name, host in state.in_flight.items() if host == waiting.host)
@@ -256,5 +317,5 @@ class Watch:
             if holder and holder == waiting.host:
                 continue
             if seconds > (max(self._sole_patience_s, waiting.patience_s) if holder else waiting.patience_s):
-                yield Wait(at, name, seconds, code, holder)
+                yield Wait(at, name, seconds, code, holder, begin == waiting.released_at)
                 return

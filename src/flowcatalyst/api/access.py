@@ -31,7 +31,8 @@ from flowcatalyst.dispatch.api_keys import ApiKeys
 READING_METHODS: Final = ("GET", "HEAD", "OPTIONS")
 PROBES: Final = frozenset({"/health", "/health/live", "/health/ready", "/health/startup", "/metrics"})
 RECEIVER: Final = "/api/test/{receiver}"
-PAGES: Final = frozenset({"/", "/schema"})
+PAGES: Final = frozenset({"/schema"})
+DASHBOARD: Final = frozenset({"/", "/dashboard/{path}"})  # files without data: the page asks for a key or a password
 OWN_TOKENS: Final = frozenset({"/api/dispatch/process"})  # what comes there shows a token for one job, and for no more
 MAX_FAILED_PASSWORDS_PER_S: Final = 5  # each takes about 20 ms of a processor
 REFUSAL_LOG_PERIOD_S: Final = 1.0
@@ -169,7 +170,7 @@ class AccessGuard:
     async def refuse_strangers(self, connection: Connection, handler: BaseRouteHandler) -> None:
         """A Litestar guard for every route. It is async only because Litestar would run it in a thread otherwise."""
         route, method = connection.scope["path_template"], str(connection.scope.get("method", "GET"))
-        if route in OWN_TOKENS or (self._open_probes and route in PROBES):
+        if route in OWN_TOKENS or route in DASHBOARD or (self._open_probes and route in PROBES):
             return
         if is_receiver(route, method) and _comes_from_this_machine(connection):
             return

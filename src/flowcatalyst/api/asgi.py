@@ -40,9 +40,12 @@ from flowcatalyst.api.router import (
     breakers,
     configuration,
     dead_letters,
+    endpoints,
+    explain,
     health,
     home,
     in_flight,
+    live,
     messages,
     metrics,
     pools,
@@ -50,14 +53,19 @@ from flowcatalyst.api.router import (
     seed,
     standby,
     test_endpoints,
+    top_groups,
     warnings,
 )
+from flowcatalyst.api.router import groups as router_groups
 from flowcatalyst.control.health import StorageProbe
+from flowcatalyst.control.live_feed import LiveFeed
 from flowcatalyst.control.metrics import Metrics
 from flowcatalyst.dispatch.api_keys import ApiKeys
 
 _ROUTES: Final[list[ControllerRouterHandler]] = [
     home.get_home,
+    home.get_dashboard_file,
+    live.get_live,
     messages.send_messages,
     health.get_health,
     health.get_liveness,
@@ -67,6 +75,22 @@ _ROUTES: Final[list[ControllerRouterHandler]] = [
     metrics.get_metrics,
     pools.get_pool_stats,
     pools.change_pool,
+    pools.pause_pool,
+    pools.resume_pool,
+    router_groups.list_router_groups,
+    router_groups.get_router_group,
+    router_groups.hold_router_group,
+    router_groups.release_router_group,
+    router_groups.retry_router_head,
+    router_groups.skip_router_head,
+    router_groups.retry_message,
+    router_groups.skip_message,
+    endpoints.list_endpoints,
+    endpoints.pause_endpoint,
+    endpoints.resume_endpoint,
+    endpoints.list_pauses,
+    explain.explain_anything,
+    top_groups.get_top_groups,
     in_flight.get_in_flight_messages,
     in_flight.check_in_flight,
     breakers.get_circuit_breakers,
@@ -152,6 +176,7 @@ class Served:
     def put(self, app: ServedRouter) -> None:
         """Serve this router from now on; to build an API takes longer than to start a router."""
         self.app, self.metrics, self.storage = app, Metrics(app), StorageProbe(app)
+        self.live = LiveFeed(app)
 
 
 def build_api(app: ServedRouter, *, with_sandbox: bool = True) -> Litestar:
@@ -172,6 +197,7 @@ def build_api(app: ServedRouter, *, with_sandbox: bool = True) -> Litestar:
             "sandbox": Provide(lambda: served.app.sandbox, sync_to_thread=False),
             "metrics": Provide(lambda: served.metrics, sync_to_thread=False),
             "storage": Provide(lambda: served.storage, sync_to_thread=False),
+            "live": Provide(lambda: served.live, sync_to_thread=False),
         },
         guards=[*origin_guards(auth.mode), *access_guards(auth, app.clock, keys), query_guard.refuse_unknown],
         before_send=[add_browser_headers],

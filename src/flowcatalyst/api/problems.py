@@ -10,7 +10,7 @@ import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
-from flowcatalyst.control.dead_letters import UnknownQueueError
+from flowcatalyst.control.dead_letters import NoFrontError, NoTargetError, ReplayedError, UnknownQueueError
 from flowcatalyst.core.errors import INSIDE, FlowCatalystError, InvalidMessageError, QueueUnavailableError, StorageError
 from flowcatalyst.core.json_words import in_words
 from flowcatalyst.core.webhook import InvalidSecretError
@@ -28,6 +28,7 @@ from flowcatalyst.dispatch.store.platform_contract import (
 )
 from flowcatalyst.dispatch.subscription import InvalidSubscriptionError
 from flowcatalyst.dispatch.tokens import InvalidTokenError
+from flowcatalyst.queues.front import GroupInHandError
 
 _ONLY_IN_JSON: Final = re.compile(r" \| null(?=`)")  # a parameter that may be left out cannot be null
 _NOT_TEXT: Final = ", not text"  # which every parameter is
@@ -80,6 +81,10 @@ _IN_WORDS: Final = {
 _STATUS_OF: Final[dict[type[FlowCatalystError], HTTPStatus]] = {
     InvalidMessageError: HTTPStatus.BAD_REQUEST,
     UnknownQueueError: HTTPStatus.CONFLICT,
+    NoFrontError: HTTPStatus.CONFLICT,
+    ReplayedError: HTTPStatus.CONFLICT,
+    NoTargetError: HTTPStatus.CONFLICT,
+    GroupInHandError: HTTPStatus.CONFLICT,
     UnknownJobError: HTTPStatus.NOT_FOUND,
     JobStateError: HTTPStatus.CONFLICT,
     CursorError: HTTPStatus.BAD_REQUEST,

@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 from flowcatalyst.api.dependencies import ServedRouter
 from flowcatalyst.api.problems import ProblemError
-from flowcatalyst.api.router.in_flight import wait_of
+from flowcatalyst.control.waits import wait_of
 from flowcatalyst.dispatch.job import FINISHED, JobState, Status
 from flowcatalyst.dispatch.platform import Platform
 from flowcatalyst.dispatch.store.contract import JobStore, UnknownJobError

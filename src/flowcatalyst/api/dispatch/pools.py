@@ -24,7 +24,7 @@ from flowcatalyst.dispatch.catalog import Kept
 from flowcatalyst.dispatch.catalog_entries import DispatchPool, InvalidPoolError, check_pool
 from flowcatalyst.dispatch.job import as_time
 from flowcatalyst.dispatch.store.platform_contract import EntryKind
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import PoolLimits, Success, unconfigured_pools
 
 POOLS: Final = "/api/dispatch-pools"

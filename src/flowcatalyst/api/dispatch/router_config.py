@@ -12,7 +12,7 @@ from flowcatalyst.api.dispatch.platform import platform_of
 from flowcatalyst.core.message import DispatchMode
 from flowcatalyst.queues.raw import Missing, RawConfig
 from flowcatalyst.queues.settings import QueueConfig
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import PoolLimits, Success
 
 EMBEDDED: Final = "embedded:"  # queues of this process alone: nobody else can read them

@@ -175,7 +175,7 @@ async def replay_events(request: Request[Any, Any, Any], app: TheApp, code: Code
     dry run says how many they would be."""
     platform, asked = platform_of(app), await read_json(request, _replay)
     await platform.catalog.ready()
-    subscription = platform.catalog.subscription(code).document
+    kept = platform.catalog.subscription(code)
     span = _span(app, asked)
     replay_id = asked.id or app.ids.new_id()
     try:
@@ -185,7 +185,7 @@ async def replay_events(request: Request[Any, Any, Any], app: TheApp, code: Code
     cursor = None if asked.cursor is None else min(int(asked.cursor), MAX_CURSOR)
     done = await replay(
         platform.store,
-        subscription,
+        kept,
         replay_id,
         span,
         app.ids.new_id,

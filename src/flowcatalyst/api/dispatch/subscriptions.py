@@ -68,6 +68,7 @@ async def create_subscription(request: Request[Any, Any, Any], app: TheApp) -> S
     """From the answer on each event that it wants becomes a job of it, in other processes within a second."""
     platform, actor, asked = platform_of(app), actor_of(request), await read_json(request, _new)
     check(app, asked)
+    await platform.catalog.ready()
     wall = app.clock.wall()
     secret = new_secret() if asked.secret is None else asked.secret
     document = StoredSubscription(**plain_fields(asked), secrets=(sealed(platform.sealer, asked.code, secret, wall),))

@@ -16,7 +16,7 @@ from flowcatalyst.control.settings_sources import Origin, origin_of
 from flowcatalyst.core.message import DispatchMode
 from flowcatalyst.queues.address import shown_uri
 from flowcatalyst.queues.raw import Missing, RawConfig
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import PoolLimits, Success, unconfigured_pools
 
 Value = int | str | bool | list[int] | None

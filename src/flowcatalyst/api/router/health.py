@@ -11,6 +11,7 @@ from litestar.openapi import ResponseSpec
 from flowcatalyst import __version__
 from flowcatalyst.api.dependencies import ServedRouter, TheApp, TheStorageProbe
 from flowcatalyst.control.health import Level, assess, polling_consumers
+from flowcatalyst.control.overview import role_of
 from flowcatalyst.router.consumer import Consumer
 from flowcatalyst.router.watch import SILENT_CONSUMER_S
 
@@ -55,7 +56,7 @@ class RouterHealth(msgspec.Struct, rename="camel"):
     """How the router is. Without reasons it is healthy."""
 
     status: Level
-    role: str  # primary, standby or disabled
+    role: str  # primary, standby, not at work or disabled
     reasons: list[HealthReason]
 
 
@@ -108,9 +109,7 @@ async def get_startup(app: TheApp) -> Response[Health]:
 async def get_monitoring_health(app: TheApp) -> RouterHealth:
     """HEALTHY, WARNING (it works, but somebody should look) or DEGRADED (a part does not work), with the reasons."""
     level, reasons = assess(app)
-    role = "primary" if app.at_work else "standby" if app.standby is not None else "not at work"
-    role = role if app.settings.enabled else "disabled"
-    return RouterHealth(level, role, [HealthReason(one.level, one.part, one.text) for one in reasons])
+    return RouterHealth(level, role_of(app), [HealthReason(one.level, one.part, one.text) for one in reasons])
 
 
 def _check_start(app: ServedRouter) -> Check:

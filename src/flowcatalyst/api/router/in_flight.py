@@ -12,8 +12,9 @@ from flowcatalyst.api.bodies import read_json
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.listing import Offset, page_from
 from flowcatalyst.api.openapi import with_json_body
-from flowcatalyst.core.message import DEFAULT_POOL, MAX_NAME_CHARS, Delivery, DispatchMode
-from flowcatalyst.router.explain import CONFIRMATION, Wait
+from flowcatalyst.control.waits import pool_code_of, wait_of
+from flowcatalyst.core.message import MAX_NAME_CHARS, Delivery, DispatchMode
+from flowcatalyst.router.explain import Wait
 
 MAX_LISTED: Final = 1000
 MAX_CHECKED: Final = 10_000
@@ -59,7 +60,8 @@ class Whereabouts(StrEnum):
     WAITING = "WAITING"  # it is here; `waiting` says what for
     NACKED = "NACKED"  # it failed here and was nacked; its queue will show it again
     DEAD_LETTER = "DEAD_LETTER"  # it will not be delivered unless somebody replays it
-    UNKNOWN = "UNKNOWN"  # never seen, delivered, or still in its queue
+    DELIVERED = "DELIVERED"  # lately: it is among the last ones that are remembered
+    UNKNOWN = "UNKNOWN"  # never seen, delivered longer ago, or still in its queue
 
 
 class CheckedId(msgspec.Struct, rename="camel"):
@@ -97,7 +99,7 @@ async def get_in_flight_messages(
         for delivery in app.tracker
         if (message_id is None or message_id in (delivery.pointer.id, delivery.broker_id))
         and (group is None or delivery.group == group)
-        and (pool is None or _pool_code(delivery) == pool)
+        and (pool is None or pool_code_of(delivery) == pool)
     ]
     found.sort(key=lambda delivery: delivery.arrived_at)
     now = app.clock.monotonic()
@@ -115,8 +117,8 @@ async def get_in_flight_messages(
 async def check_in_flight(request: Request[Any, Any, Any], app: TheApp) -> list[CheckedId]:
     """For each id what the router knows of a message with it. One that it has (IN_FLIGHT, WAITING) is dropped as a
     duplicate if it came again to the same queue for the same target and group. One that was NACKED comes again by
-    itself. A DEAD_LETTER does not: replay it. UNKNOWN was never seen, is delivered, or still waits in its queue; this
-    router cannot tell which.
+    itself. A DEAD_LETTER does not: replay it. One that was DELIVERED lately need not be sent. UNKNOWN was never seen,
+    was delivered longer ago, or still waits in its queue: `GET /monitoring/explain/{id}` looks there too.
     """
     asked = await read_json(request, _ids_decoder)
     wanted = set(asked.ids)
@@ -132,10 +134,12 @@ def _checked(app: ServedRouter, message_id: str, letter: int | None, nacked: int
         wait = wait_of(app, owned)
         state = Whereabouts.IN_FLIGHT if wait.under_way else Whereabouts.WAITING
         waiting = _wait_view(wait, now)
-        return CheckedId(message_id, state, True, _pool_code(owned), owned.failures, waiting, None)
+        return CheckedId(message_id, state, True, pool_code_of(owned), owned.failures, waiting, None)
     if letter is not None:
         return CheckedId(message_id, Whereabouts.DEAD_LETTER, False, None, None, None, letter)
     state = Whereabouts.UNKNOWN if nacked is None else Whereabouts.NACKED
+    if nacked is None and app.engine.delivered.find(message_id) is not None:
+        state = Whereabouts.DELIVERED
     return CheckedId(message_id, state, False, None, nacked, None, None)
 
 
@@ -146,7 +150,7 @@ def _view(app: ServedRouter, delivery: Delivery, now: float) -> InFlightMessage:
         id=pointer.id,
         broker_id=delivery.broker_id,
         queue=delivery.source.name,
-        pool=_pool_code(delivery),
+        pool=pool_code_of(delivery),
         group=delivery.group if delivery.ordered else None,
         mode=pointer.dispatch_mode or DispatchMode.BLOCK_ON_ERROR,
         attempts=delivery.tries,
@@ -159,20 +163,6 @@ def _view(app: ServedRouter, delivery: Delivery, now: float) -> InFlightMessage:
 
 def _wait_view(wait: Wait, now: float) -> WaitView:
     return WaitView(wait.what, wait.behind, None if wait.until is None else _milliseconds(wait.until - now))
-
-
-def wait_of(app: ServedRouter, delivery: Delivery) -> Wait:
-    """What a message waits for that the router owns."""
-    if not delivery.pool:
-        return Wait(f"free capacity in pool {_pool_code(delivery)}")
-    for pool in app.router.all_pools():
-        if pool.code == delivery.pool and pool.has(delivery):
-            return pool.explain(delivery)
-    return CONFIRMATION  # its pool is done with it, but it is ours until its queue confirmed the end
-
-
-def _pool_code(delivery: Delivery) -> str:
-    return delivery.pool or delivery.pointer.pool_code or DEFAULT_POOL
 
 
 def _milliseconds(seconds: float) -> int:

@@ -5,25 +5,30 @@ from http import HTTPStatus
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Request, Response, get, put
+from litestar import Request, Response, get, post, put
 from litestar.params import PathParameter
 
 from flowcatalyst.api.bodies import read_json
 from flowcatalyst.api.caller import actor_of
-from flowcatalyst.api.dependencies import TheApp
+from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.listing import Offset, page_from
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import ProblemError
+from flowcatalyst.api.router.group_views import milliseconds
+from flowcatalyst.control import acting
 from flowcatalyst.control.audit import AuditAction
 from flowcatalyst.control.router_config import change_in_words
 from flowcatalyst.core.message import Result
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import LEAST, MAX_CONCURRENCY, NO_RATE, RETRYABLE, Success
+from flowcatalyst.router.pauses import PauseKind
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.stats import PoolStats
+from flowcatalyst.router.top_groups import GroupFigures
 from flowcatalyst.router.windows import Window
 
 UNSET: Final = msgspec.UNSET
+NO_FIGURES: Final = GroupFigures()
 
 
 class WindowView(msgspec.Struct, rename="camel"):
@@ -38,6 +43,8 @@ class WindowView(msgspec.Struct, rename="camel"):
     attempts: dict[Result, int]
     mean_attempt_ms: float | None  # null: no attempt ended
     p95_attempt_ms: float | None  # an estimate from the buckets of the histogram in /metrics
+    p50_lag_ms: float | None  # from published, or due, to delivered; estimates too. null: nothing that can tell was
+    p95_lag_ms: float | None
 
     @classmethod
     def of(cls, window: Window) -> "WindowView":
@@ -52,6 +59,8 @@ class WindowView(msgspec.Struct, rename="camel"):
             attempts=_attempts(stats),
             mean_attempt_ms=_milliseconds(stats.mean_duration_s),
             p95_attempt_ms=_milliseconds(stats.duration_quantile_s(0.95)),
+            p50_lag_ms=_milliseconds(stats.lag_quantile_s(0.5)),
+            p95_lag_ms=_milliseconds(stats.lag_quantile_s(0.95)),
         )
 
 
@@ -82,6 +91,9 @@ class PoolView(msgspec.Struct, rename="camel"):
     in_flight: int
     groups: int
     held_groups: int
+    oldest_waiting_ms: float | None  # of the messages that are next in their groups; null: none waits
+    blocked_groups: int  # that wait for a message which was tried and is neither delivered nor a dead letter
+    longest_blocked_ms: float | None
     delivered: int
     dead_lettered: int
     nacked: int
@@ -90,12 +102,18 @@ class PoolView(msgspec.Struct, rename="camel"):
     attempts: dict[Result, int]
     mean_attempt_ms: float | None
     p95_attempt_ms: float | None
+    p50_lag_ms: float | None
+    p95_lag_ms: float | None
     draining: bool
+    paused_by: str | None  # null: it is not paused
+    paused_for_ms: int | None
     last_5_minutes: WindowView
     last_30_minutes: WindowView
 
     @classmethod
-    def of(cls, pool: Pool, now: float, processes: int | None = None) -> "PoolView":
+    def of(cls, app: ServedRouter, pool: Pool, groups: GroupFigures = NO_FIGURES) -> "PoolView":
+        now, pause = app.clock.monotonic(), app.engine.pauses.pools.get(pool.code)
+        processes = None if app.engine.share is None else app.engine.share.processes
         limits, share, stats, windows = pool.configured, pool.limits, pool.stats, pool.windows
         return cls(
             code=pool.code,
@@ -114,6 +132,9 @@ class PoolView(msgspec.Struct, rename="camel"):
             in_flight=pool.in_flight,
             groups=pool.group_count,
             held_groups=pool.held_count,
+            oldest_waiting_ms=_milliseconds(groups.waiting_s.get(pool.code) or None),
+            blocked_groups=groups.blocked.get(pool.code, 0),
+            longest_blocked_ms=_milliseconds(groups.blocked_s.get(pool.code)),
             delivered=stats.delivered,
             dead_lettered=stats.dead_lettered,
             nacked=stats.nacked,
@@ -122,7 +143,11 @@ class PoolView(msgspec.Struct, rename="camel"):
             attempts=_attempts(stats),
             mean_attempt_ms=_milliseconds(stats.mean_duration_s),
             p95_attempt_ms=_milliseconds(stats.duration_quantile_s(0.95)),
+            p50_lag_ms=_milliseconds(stats.lag_quantile_s(0.5)),
+            p95_lag_ms=_milliseconds(stats.lag_quantile_s(0.95)),
             draining=pool.draining,
+            paused_by=None if pause is None else pause.by,
+            paused_for_ms=None if pause is None else milliseconds(app.clock.wall() - pause.since),
             last_5_minutes=WindowView.of(windows.window(5 * 60.0, now)),
             last_30_minutes=WindowView.of(windows.window(30 * 60.0, now)),
         )
@@ -159,9 +184,9 @@ async def get_pool_stats(request: Request[Any, Any, Any], app: TheApp, offset: O
     """Every pool with its limits, its load and its counts: since it was made and in the last 5 and 30 minutes. At most
     about 1 MiB of them: if there are more, the Link header leads to them.
     """
-    now = app.clock.monotonic()
+    groups = await app.group_watch.figures()
     listed = list(app.router.pools.values())[offset:]
-    return page_from(request, (PoolView.of(pool, now, _processes(app)) for pool in listed), offset)
+    return page_from(request, (PoolView.of(app, pool, groups) for pool in listed), offset)
 
 
 @put(
@@ -176,10 +201,7 @@ async def change_pool(
     code: Annotated[str, PathParameter(description="Code of the pool")],
 ) -> PoolView:
     """Change limits at once, until the next restart. Attempts in flight are never cut short."""
-    pool = app.router.pools.get(code)
-    if pool is None:
-        names = ", ".join(app.router.pools)
-        raise ProblemError(HTTPStatus.NOT_FOUND, f"there is no pool {code!r}; the pools are: {names}")
+    pool = _pool(app, code)
     change = await read_json(request, _decoder)
     new = {
         "concurrency": change.concurrency,
@@ -199,9 +221,48 @@ async def change_pool(
     detail = change_in_words(pool.configured, limits)
     pool.change(limits)
     app.audit.record(actor_of(request), AuditAction.POOL_CHANGE, f"pool {code}", detail)
-    return PoolView.of(pool, app.clock.monotonic(), _processes(app))
+    return PoolView.of(app, pool, await app.group_watch.figures())
 
 
-def _processes(app: TheApp) -> int | None:
-    """How many divide the limits of the pools; None: nobody does."""
-    return None if app.engine.share is None else app.engine.share.processes
+@post(
+    "/monitoring/pools/{code:str}/pause",
+    status_code=HTTPStatus.OK,
+    tags=["Monitoring"],
+    summary="Pause a pool",
+)
+async def pause_pool(
+    request: Request[Any, Any, Any],
+    app: TheApp,
+    code: Annotated[str, PathParameter(description="Code of the pool")],
+) -> PoolView:
+    """It starts nothing and asks for no messages from now on, across restarts of this router, until it is resumed.
+    Attempts in flight end as usual, and no attempt is spent. Another process has to be told by itself.
+    """
+    pool = _pool(app, code)
+    await acting.pause(app, PauseKind.POOL, code, actor_of(request))
+    return PoolView.of(app, pool, await app.group_watch.figures())
+
+
+@post(
+    "/monitoring/pools/{code:str}/resume",
+    status_code=HTTPStatus.OK,
+    tags=["Monitoring"],
+    summary="Resume a pool",
+)
+async def resume_pool(
+    request: Request[Any, Any, Any],
+    app: TheApp,
+    code: Annotated[str, PathParameter(description="Code of the pool")],
+) -> PoolView:
+    """It goes on where it stopped. To resume one that is not paused changes nothing."""
+    pool = _pool(app, code)
+    await acting.resume(app, PauseKind.POOL, code, actor_of(request))
+    return PoolView.of(app, pool, await app.group_watch.figures())
+
+
+def _pool(app: ServedRouter, code: str) -> Pool:
+    pool = app.router.pools.get(code)
+    if pool is None:
+        names = ", ".join(app.router.pools)
+        raise ProblemError(HTTPStatus.NOT_FOUND, f"there is no pool {code!r}; the pools are: {names}")
+    return pool

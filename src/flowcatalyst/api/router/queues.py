@@ -22,6 +22,7 @@ class QueueView(msgspec.Struct, rename="camel"):
     waiting: int | None  # null: the queue did not tell, or its broker never does
     leased: int | None
     delayed: int | None
+    oldest_message_ms: int | None  # since it was published, whatever its state; null: the queue is empty or cannot tell
     seconds_since_poll: float | None  # null: not polled yet
     last_error: str  # why the queue cannot be asked; empty if it can
 
@@ -82,9 +83,10 @@ async def _queue_view(app: ServedRouter, name: str, queue: Queue) -> QueueView:
     reading = await app.depths.of(queue)
     if reading.depth is None:
         last_error = reading.last_error or ("" if consumer is None else consumer.reports.last_error)
-        return QueueView(name, uri, None, None, None, since, last_error)
+        return QueueView(name, uri, None, None, None, None, since, last_error)
     depth = reading.depth
-    return QueueView(name, uri, depth.waiting, depth.leased, depth.delayed, since, "")
+    oldest_ms = None if depth.oldest_at is None else round(max(0.0, app.clock.wall() - depth.oldest_at) * 1000)
+    return QueueView(name, uri, depth.waiting, depth.leased, depth.delayed, oldest_ms, since, "")
 
 
 def _since(at: float | None, now: float) -> float | None:

@@ -41,7 +41,7 @@ def postgres_job_store(settings: Settings, clock: Clock) -> "PostgresJobStore":
     """The store that platform.database_url means."""
     with needs_extra("postgres", "asyncpg", what="platform.database_url", package="asyncpg"):
         from flowcatalyst.dispatch.store.postgres import PostgresJobStore  # takes a while
-        from flowcatalyst.queues.postgres.queue import server_at
+        from flowcatalyst.queues.postgres.server import server_at
     assert settings.platform.database_url is not None, "asked only then"
     try:
         found = parse_database_url(settings.platform.database_url.get_secret_value())

@@ -6,18 +6,21 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from functools import cached_property
 from socket import gethostname
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from flowcatalyst.app.clients import build_clients, ssl_context_of
 from flowcatalyst.app.data_folder import cannot_be_created, emptied_files, problem_with_folder
 from flowcatalyst.app.job_store import take_part
 from flowcatalyst.app.platform_parts import PlatformParts
+from flowcatalyst.app.tracing import RELEASED_PERIOD_S, traced, tracing_of
 from flowcatalyst.control.audit import Actor, AuditAction, AuditLog
 from flowcatalyst.control.config_source import sources_from
 from flowcatalyst.control.config_sync import ConfigSync
 from flowcatalyst.control.dead_letters import DeadLetters
 from flowcatalyst.control.depths import Depths
+from flowcatalyst.control.group_figures import GroupWatch
 from flowcatalyst.control.notify import Notifier, log_warning
+from flowcatalyst.control.pause_store import PauseStore
 from flowcatalyst.control.retention import Retention
 from flowcatalyst.control.router_config import RouterConfig, changes_in_words, difference
 from flowcatalyst.control.settings import Settings
@@ -49,11 +52,16 @@ from flowcatalyst.router.engine import Engine
 from flowcatalyst.router.fence import Fence
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.outages import DEAD_LETTER_PERIOD_S, DeadLetterOutages, OutageLimits
+from flowcatalyst.router.pauses import Pauses
 from flowcatalyst.router.router import Router
 from flowcatalyst.router.settler import Settler
+from flowcatalyst.router.skips import Skips
 from flowcatalyst.router.tracker import InFlightTracker
 from flowcatalyst.sandbox.receivers import Sandbox
 from flowcatalyst.storage.sqlite import SqliteWriter
+
+if TYPE_CHECKING:
+    from flowcatalyst.http.tracing import Tracing
 
 NOTIFY_AT_STOP_S: Final = 3.0
 JOBS: Final = "dispatch jobs"  # no queue of a configuration is called so
@@ -69,10 +77,13 @@ class App:
         self.identity = f"{gethostname()}-{os.getpid()}-{self.ids.new_id()}"  # new at each start
         self.warnings = WarningLog(self.clock, record=log_warning)
         self.supervisor = Supervisor(self.clock, self.warnings)
-        self.depths = Depths(self.clock)
+        self.depths, self.group_watch = Depths(self.clock), GroupWatch(lambda: self.engine, self.clock)
         self.sandbox = Sandbox(self.ids)
         self.audit = AuditLog(settings.data_dir / "audit.db", self.clock, self.warnings)
         self.dead_letters = DeadLetters(settings.data_dir / "dead-letters.db", self.clock)
+        self.pauses = Pauses()
+        self.skips = Skips()
+        self.pause_store = PauseStore(settings.data_dir / "pauses.db", self.pauses, self.skips)
         self.store = EmbeddedStore(settings.data_dir / "queue.db", self.clock)
         self._parts = parts = PlatformParts(settings, self.clock, self.ids, self.warnings, self._apply_pools)
         self.jobs, self.platform, self._shared = parts.jobs, parts.platform, parts.shared
@@ -88,6 +99,7 @@ class App:
         )
         self.storage_outages = StorageOutages(self._files, self.clock, self.warnings)
         self.shared_file = SharedFile(self.store, self.warnings, lambda: self.standby is not None)
+        self._tracing: Tracing | None = None  # while it routes, if it is on
         self.engine = self._new_engine()  # of the present primary session; of the latest one if there will be no other
         self.stopped_clean = True  # everything in hand was settled or nacked at the end of the latest one
         self.unsettled = 0  # what was not, if not
@@ -172,6 +184,8 @@ class App:
         async with AsyncExitStack() as stack:
             await self.audit.open()
             stack.push_async_callback(self.audit.close)
+            await self.pause_store.open()
+            stack.push_async_callback(self.pause_store.close)
             await self.dead_letters.open()
             stack.push_async_callback(self.dead_letters.close)
             await self.store.open()
@@ -180,6 +194,7 @@ class App:
             stack.push_async_callback(self.factory.close_publishers)
             await self.factory.open_publishers()
             stack.push_async_callback(self.depths.close)
+            stack.push_async_callback(self.group_watch.close)
             tasks = Tasks()
             self.supervisor.spawn(tasks, "watch storage", self.storage_outages.run)
             stack.push_async_callback(tasks.cancel)
@@ -201,6 +216,8 @@ class App:
         async with AsyncExitStack() as stack:
             self._clients = build_clients(self.settings, self.clock, self.egress)
             stack.push_async_callback(self._clients.close)
+            tracing = tracing_of(self.settings.tracing, self.clock, self.identity, lambda: self.config.queues)
+            self._tracing = await stack.enter_async_context(tracing)
             told = self.settings.notifications
             if told.webhook_url is not None:
                 client = self._clients.http if told.webhook_url.startswith("http:") else self._clients.https
@@ -215,7 +232,7 @@ class App:
                 await self._start_sync(tasks)
             async with (
                 self._whenever_primary() if self.settings.enabled else nullcontext(),
-                self._parts.serving_routers(self, self._clients.http, self._clients.https) as self.processing,
+                self._parts.serving_routers(self, self._clients, self._tracing) as self.processing,
             ):
                 self.started = True
                 try:
@@ -299,8 +316,11 @@ class App:
             engine.start(
                 opened if self.jobs is None else {**opened, JOBS: self.jobs.queue},
                 self.config.pools,
-                Mediator(self._clients.http, self._clients.https, self.clock),
-                CountedAttempts(AttemptLogger(self.clock), self.job_counts, self.clock),
+                *traced(
+                    self._tracing,
+                    Mediator(self._clients.http, self._clients.https, self.clock),
+                    CountedAttempts(AttemptLogger(self.clock), self.job_counts, self.clock),
+                ),
                 self.settings.retry.delays(),
                 {name: config.connections for name, config in polled.items()},
                 self.factory.close,
@@ -328,10 +348,20 @@ class App:
         limits = OutageLimits(health.endpoint_down_s, health.group_blocked_s)
         divided = self._shared is not None
         engine = Engine(
-            self.dead_letters, self.warnings, self.clock, self.fence, limits, self.supervisor, divided=divided
+            self.dead_letters,
+            self.warnings,
+            self.clock,
+            self.fence,
+            limits,
+            self.supervisor,
+            divided=divided,
+            pauses=self.pauses,
+            skips=self.skips,
         )
         engine.watches.add("dead letters", DEAD_LETTER_PERIOD_S, self.dead_letter_outages.look)
         engine.watches.add("queue file", SHARED_FILE_PERIOD_S, self.shared_file.look)
+        if self._tracing is not None:
+            engine.watches.add("traces", RELEASED_PERIOD_S, self._tracing.end_released)
         return engine
 
     async def apply(self, config: RouterConfig) -> None:

@@ -25,7 +25,8 @@ async def serve(
     try:
         async with app.storage_open():
             app.store.announce(listening.url_from_here)
-            async with api_server(api, listening, limits, app.clock), app.routing():
+            live = api.state.served.live  # ends before the server does: its answers have no end of their own
+            async with api_server(api, listening, limits, app.clock), live.running(), app.routing():
                 yield listening
     finally:
         listening.socket.close()

@@ -17,6 +17,7 @@ from flowcatalyst.app.data_folder import emptied_files, lack_of_space, problem_w
 from flowcatalyst.app.job_store import postgres_job_store
 from flowcatalyst.app.router import config_of
 from flowcatalyst.app.sealing import lack_of_key
+from flowcatalyst.app.tracing import load_tracing
 from flowcatalyst.cli.options import DataDir, Host, Port, SettingsFile
 from flowcatalyst.cli.queue_access import counted
 from flowcatalyst.control.config_source import ConfigUnavailableError, sources_from
@@ -204,6 +205,8 @@ def _look_at_what_is_named(settings: Settings) -> Iterator[Found]:
         yield _judged("webhook", "", lambda: webhook_of(told))
     if http.version != "HTTP_1_1":
         yield _judged("HTTP/2", "", _load_http2)
+    if settings.tracing.enabled:
+        yield _judged("tracing", settings.tracing.endpoint or "", load_tracing)
 
 
 def _judged(name: str, where: str, judge: Callable[[], object]) -> Found:

@@ -140,7 +140,7 @@ async def _serve(settings: Settings, demo: bool, with_sandbox: bool) -> bool:
         signals.has_started()
         if settings.platform.enabled and (lack := lack_of_key(settings)):
             log.warning("secret_key_missing", action="secret_key_missing", problem=f"platform.secret_key {lack}")
-        print(f"FlowCatalyst {__version__} {_doing(app)}. {_offered(settings)}: {listening.url}/", flush=True)
+        print(f"FlowCatalyst {__version__} {_doing(app)}. API and dashboard: {listening.url}/", flush=True)
         if unasked := _embedded_too(settings):
             print(f"It reads the embedded queues {', '.join(unasked)} too: embedded.queues = [] leaves them out.")
             log.info("embedded_queues_too", action="embedded_queues_too", queues=unasked)
@@ -166,11 +166,6 @@ def _doing(app: App) -> str:
     if not app.config.queues and not app.settings.platform.enabled:
         return "runs, but has no queue to read (its log says why)"
     return "is routing"
-
-
-def _offered(settings: Settings) -> str:
-    """No browser can send an API key of its own accord, so nobody could open the page there."""
-    return "API" if settings.auth.mode == "api_key" else "API and live page"
 
 
 def tell_of_missing_files(settings: Settings) -> None:

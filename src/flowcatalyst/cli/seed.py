@@ -1,16 +1,15 @@
 """`flowcatalyst seed`: messages to try a router out with, into any queue."""
 
-from collections.abc import Callable, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from flowcatalyst.cli.options import DataDir, SettingsFile
+from flowcatalyst.cli.progress import progress_bar
 from flowcatalyst.cli.queue_access import (
     Create,
     QueueAccess,
@@ -23,11 +22,10 @@ from flowcatalyst.cli.queue_access import (
     shown,
 )
 from flowcatalyst.cli.remote_queue import ApiKey, RemoteQueue, refuse_key_without_router
-from flowcatalyst.control.settings import Settings, load_settings
+from flowcatalyst.cli.router_api import router_of
+from flowcatalyst.control.settings import load_settings
 from flowcatalyst.core.clock import IdSource, SystemClock
 from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
-from flowcatalyst.core.terminal import visible
-from flowcatalyst.queues.embedded.store import routers_on
 from flowcatalyst.sandbox.seeding import CHUNK, RANDOM, GroupMode, Seed, targets_of
 
 MAX_GROUPS: Final = 1_000_000  # each is remembered
@@ -78,7 +76,7 @@ def seed(
         refuse_key_without_router(api_key)
         settings = load_settings(config, data_dir=data_dir)
         chosen = choose_queue(settings, queue, uri)
-        name, router_url = chosen.name, "" if target else (router or _router_of(settings)).rstrip("/")
+        name, router_url = chosen.name, "" if target else (router or router_of(settings)).rstrip("/")
     ids = IdSource(SystemClock())
     sowing = Seed(
         run=ids.new_id(),
@@ -110,23 +108,6 @@ def _groups(text: str) -> GroupMode | int:
     return int(text)
 
 
-def _router_of(settings: Settings) -> str:
-    """Where a router with these settings serves its receivers, as seen from here: one that runs on the data folder may
-    have another port."""
-    running = list(routers_on(settings.data_dir / "queue.db"))
-    if len(running) == 1:
-        return running[0]
-    if running:
-        raise typer.BadParameter(
-            f"several routers have this data folder open, name one with --router: {', '.join(running)}"
-        )
-    if settings.port == 0:
-        raise typer.BadParameter("the port of these settings is 0, any free one: name the router with --router")
-    everywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - it binds nothing
-    host = everywhere.get(settings.host, settings.host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
-
-
 def _targets(endpoint: str, router_url: str) -> list[str]:
     try:
         found = targets_of(endpoint, router_url)
@@ -142,30 +123,16 @@ async def _sow(queue_access: Callable[[], QueueAccess], sowing: Seed, sown: _Sow
     messages = sowing.messages(sown.wanted)
     async with aclosing(queue_access()) as queue:
         started_at = clock.monotonic()
-        with _bar(sown.wanted, sowing.targets[0]) as (bar, task):
+        with progress_bar(f"seeding for {sowing.targets[0]}", sown.wanted) as progress:
             while chunk := [message for _, message in islice(messages, CHUNK)]:
                 try:
                     sown.published += len(await queue.publish(chunk))
                 except (QueueUnavailableError, InvalidMessageError) as error:
                     raise type(error)(f"{error}; {sown}") from None
-                bar.update(task, completed=sown.published)
+                progress(sown.published)
         seconds = max(clock.monotonic() - started_at, 0.001)
     print(
         f"{counted(sown.published)} published to {shown(queue)} in {seconds:.1f} s, "
         f"{sown.published / seconds:,.0f} messages/s; run {sowing.run}, "
         f"for {sowing.targets[0]}{' and others' if len(sowing.targets) > 1 else ''}"
     )
-
-
-@contextmanager
-def _bar(count: int, target: str) -> Iterator[tuple[Progress, TaskID]]:
-    """Only for people: where standard error is no terminal, nothing is drawn."""
-    console = Console(stderr=True)
-    columns = (
-        TextColumn(f"seeding for {visible(target)}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        yield bar, bar.add_task("seeding", total=count)

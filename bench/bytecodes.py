@@ -1,6 +1,7 @@
 """`python -m bench.bytecodes [--code PATH]`: how many bytecodes Python executes per message, and in which functions.
 
-No other process on the machine changes this figure, so it tells two checkouts apart where times do not.
+Other processes on the machine change it far less than they change times, so it tells two checkouts apart where those do
+not. What runs by the clock counts more in a run that takes longer: compare function by function on a busy machine.
 """
 
 import argparse

@@ -31,6 +31,8 @@ BROKER_TESTS = {
     "losses_test.py",
     "broker_router_test.py",
     "mixed_queues_test.py",
+    "move_brokers_test.py",
+    "postgres_bugs_test.py",
     "postgres_cost_test.py",
     "postgres_division_test.py",
     "postgres_queue_test.py",
@@ -44,13 +46,11 @@ BROKER_TESTS = {
 BROKER_FOLDERS = {"activemq", "nats", "sqs"}  # the tests of each share its servers
 # What `make quick` leaves to `make test`: whole suites that take minutes, wait in real time, or are about processes.
 THOROUGH = {
-    "browser_test.py",
     "cancel_sweep_test.py",
     "chaos_test.py",
     "demo_test.py",
     "embedded_queue_cost_test.py",
     "full_disk_test.py",
-    "home_page_test.py",
     "job_store_cost_test.py",
     "mutants_test.py",
     "packaging_test.py",
@@ -62,7 +62,7 @@ THOROUGH = {
     "strangers_test.py",
     "witness_test.py",
 }
-THOROUGH_FOLDERS = {"conformance", "crash", "mutants"}
+THOROUGH_FOLDERS = {"browser", "conformance", "crash", "mutants"}
 # What these prepare once for all their tests takes long.
 SHARED_PREPARATION = {
     "distribution_test.py",

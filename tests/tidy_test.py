@@ -13,7 +13,7 @@ from tools import package_graph
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "flowcatalyst"
 PURE = [
-    *(SOURCE / "core" / f"{name}.py" for name in ("message", "payload", "headers", "errors", "targets")),
+    *(SOURCE / "core" / f"{name}.py" for name in ("message", "receipts", "payload", "headers", "errors", "targets")),
     *(SOURCE / "core" / f"{name}.py" for name in ("json_words", "spelling", "webhook")),
     *(SOURCE / "http" / f"{name}.py" for name in ("contract", "answer", "interpret", "signing")),
     SOURCE / "queues" / "contract.py",
@@ -48,8 +48,14 @@ PURE = [
             "failure_memory",
             "group",
             "admission",
+            "cause",
             "explain",
+            "pauses",
+            "recent",
+            "skips",
             "stats",
+            "slow_groups",
+            "top_groups",
             "windows",
         )
     ),

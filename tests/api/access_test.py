@@ -53,7 +53,6 @@ READERS = [
 ]
 PROBES = ("/health", "/health/live", "/health/ready", "/health/startup", "/metrics", "/health/")
 GUARDED = (
-    "/",
     "/schema",
     "/schema/openapi.json",
     "/monitoring/queue-stats",
@@ -176,8 +175,21 @@ async def test_probes_and_metrics_are_closed_by_setting(tmp_path: Path, auth: di
 
 async def test_a_browser_without_a_key_is_told_what_to_do(tmp_path: Path) -> None:
     async with running_as(tmp_path, KEYS, {}) as router:
-        for path in ("/", "/schema"):
-            (await router.client.get(path)).assert_problem(401, "X-API-Key", "browser", "auth.mode to basic")
+        answer = await router.client.get("/schema")
+        answer.assert_problem(401, "X-API-Key", "browser", "auth.mode to basic")
+
+
+@pytest.mark.parametrize("auth", AUTHS)
+async def test_the_live_stream_of_the_dashboard_needs_credentials(tmp_path: Path, auth: dict[str, Any]) -> None:
+    async with running_as(tmp_path, auth, {}) as router:
+        assert_unauthorized(await router.client.get("/monitoring/live"), auth)
+
+
+@pytest.mark.parametrize("auth", AUTHS)
+async def test_the_dashboard_is_served_to_anybody_since_it_holds_no_data(tmp_path: Path, auth: dict[str, Any]) -> None:
+    async with running_as(tmp_path, auth, {}) as router:
+        for path in ("/", "/dashboard/app.js", "/dashboard/style.css"):
+            assert (await router.client.get(path)).status == 200
 
 
 async def test_wrong_passwords_that_come_fast_get_429_but_who_is_in_stays_in(
@@ -192,7 +204,7 @@ async def test_wrong_passwords_that_come_fast_get_429_but_who_is_in_stays_in(
         assert await status(basic("ann", ADMIN_PASSWORD)) == 200
         seen = [await status(basic("ann", f"wrong {number}")) for number in range(MAX_FAILED_PASSWORDS_PER_S + 2)]
         assert seen == [401] * MAX_FAILED_PASSWORDS_PER_S + [429] * 2
-        refused = await router.client.request("GET", "/", headers=basic("bob", READER_PASSWORD))
+        refused = await router.client.request("GET", "/schema", headers=basic("bob", READER_PASSWORD))
         refused.assert_problem(429, "try again")
         assert refused.headers["Retry-After"] == "1"
         assert await status(basic("ann", ADMIN_PASSWORD)) == 200
@@ -396,7 +408,7 @@ async def test_no_credentials_are_logged(
 async def test_no_credentials_are_logged_with_a_bug(
     tmp_path: Path, log_format: LogFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(self: DeadLetters, *args: Any) -> None:
+    async def broken(self: DeadLetters, *args: Any, **options: Any) -> None:
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(DeadLetters, "page", broken)

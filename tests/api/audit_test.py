@@ -97,9 +97,34 @@ async def make_every_change(router: Running) -> set[tuple[str, str]]:
     open_breaker(router, "http://shop.test/")
     await change("POST", "/monitoring/circuit-breakers/reset")
     await change("POST", "/config/reload")
+    await act_by_hand(router, change)
     await change_jobs(router, change)
     await change_keys(router, change)
     return made
+
+
+async def act_by_hand(router: Running, change: Callable[..., Awaitable[None]]) -> None:
+    groups, messages = "/monitoring/groups", "/monitoring/messages"
+    for action in ("hold", "release", "hold"):
+        await change("POST", f"{groups}/{{group}}/{action}", f"{groups}/h:1/{action}")
+    for name in ("m-1", "m-2", "m-3"):
+        await router.send(mediationTarget=router.receiver("fast"), authToken=TOKEN, id=name, messageGroupId="h:1")
+
+    async def is_held() -> bool:
+        return len(router.app.tracker) >= 1
+
+    await until(is_held)
+    await change("POST", f"{groups}/{{group}}/retry-head", f"{groups}/h:1/retry-head")
+    await change("POST", f"{messages}/{{id}}/retry", f"{messages}/m-1/retry")
+    await change("POST", f"{messages}/{{id}}/skip", f"{messages}/m-3/skip")
+    await change("POST", f"{groups}/{{group}}/skip-head", f"{groups}/h:1/skip-head")
+    await router.client.post(f"{groups}/h:1/release")
+    await router.until_settled()
+    await router.client.delete("/monitoring/dead-letters")
+    for action in ("pause", "resume"):
+        await change("POST", f"/monitoring/pools/{{code}}/{action}", f"/monitoring/pools/POOL-LOW/{action}")
+        endpoint = f"/monitoring/endpoints/{action}"
+        await change("POST", endpoint, f"{endpoint}?endpoint=http://shop.test/")
 
 
 async def change_platform(router: Running, change: Callable[..., Awaitable[None]]) -> None:

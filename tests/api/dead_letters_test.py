@@ -177,7 +177,7 @@ async def test_all_letters_can_be_replayed_at_once(router: Running) -> None:
         await router.until_dead(3)
         endpoint.script = always(reply(200))
         answer = await router.client.post("/monitoring/dead-letters/replay")
-        assert (answer.status, answer.json) == (200, {"replayed": 3})
+        assert (answer.status, answer.json) == (200, {"replayed": 3, "matching": 3, "dryRun": False})
         await router.until_settled()
         again = [request.body for request in endpoint.requests[3:]]
         assert again == [f'{{"messageId":"m-{number}"}}'.encode() for number in range(3)]
@@ -207,7 +207,7 @@ async def test_letters_can_be_removed_one_by_one_and_all_at_once(router: Running
     assert (await router.client.delete(path)).status == 204
     (await router.client.delete(path)).assert_problem(404, "no dead letter")
     answer = await router.client.delete("/monitoring/dead-letters")
-    assert (answer.status, answer.json) == (200, {"purged": 2})
+    assert (answer.status, answer.json) == (200, {"purged": 2, "matching": 2, "dryRun": False})
     assert (await router.client.get("/monitoring/dead-letters")).json == []
 
 
@@ -272,6 +272,9 @@ async def test_a_body_that_seems_to_choose_some_is_refused_and_nothing_happens(
     letters = await router.until_dead(2)
     answer = await router.client.request(method, path, json={"numbers": [999]})
     assert answer.status == 400
-    assert answer.json["detail"] == f"this takes no body and means all dead letters; for one of them use {one}"
+    assert (
+        answer.json["detail"]
+        == f"this takes no body and means all dead letters of its filter; for one of them use {one}"
+    )
     assert await router.until_dead(2) == letters
     assert (await router.client.request(method, path)).status == 200

@@ -153,7 +153,8 @@ async def test_a_check_tells_for_each_id_whether_the_router_has_the_message(rout
         assert (found.status, found.json) == (200, [unknown, here, unknown, behind])
         gate.opened.set()
         await router.until_settled()
-        assert (await router.client.post(CHECK, {"ids": ["here"]})).json == [{"id": "here", **UNKNOWN}]
+        delivered = {"id": "here", **UNKNOWN, "state": "DELIVERED"}
+        assert (await router.client.post(CHECK, {"ids": ["here"]})).json == [delivered]
 
 
 async def test_a_check_tells_a_message_that_went_back_to_its_queue_from_one_that_was_never_seen(

@@ -11,6 +11,7 @@ from flowcatalyst.core.warnings import ENDED_BY, WarningCode
 from flowcatalyst.dispatch import housekeeping
 from tests.api.dispatching import JOBS, Dispatching, dispatching
 from tests.api.running import until
+from tests.api.subscribing import EVENTS, Subscribing
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +44,29 @@ async def test_what_happens_to_jobs_is_counted(jobs: Dispatching) -> None:
     assert found["flowcatalyst_job_duration_seconds_sum"] > 0
 
 
+async def test_events_are_counted_with_the_jobs_that_they_made_and_the_time_it_took(shop: Subscribing) -> None:
+    await shop.subscribe("orders")
+    await shop.subscribe("archive", "**")
+    for name, more in (("1", {}), ("2", {"type": "invoice.sent"}), ("3", {"deduplicationId": "3"})):
+        await shop.send(name, **more)
+    again = await shop.client.post(f"{EVENTS}/batch", {"events": [shop.event("3", deduplicationId="3")] * 2})
+    assert again.status == 200
+    refused = await shop.client.post(EVENTS, {"type": "a b"})
+    assert refused.status == 400
+    text = (await shop.client.get("/metrics")).text
+    found = {
+        one.name + (f"{{{one.labels['le']}}}" if one.labels else ""): one.value
+        for family in text_string_to_metric_families(text)
+        for one in family.samples
+        if one.name.startswith("flowcatalyst_event")
+    }
+    assert (found["flowcatalyst_events_accepted_total"], found["flowcatalyst_events_deduplicated_total"]) == (3, 2)
+    assert [found[f"flowcatalyst_event_jobs_bucket{{{most}}}"] for most in ("0", "1", "2", "+Inf")] == [0, 1, 3, 3]
+    assert (found["flowcatalyst_event_jobs_sum"], found["flowcatalyst_event_jobs_count"]) == (5, 3)
+    assert found["flowcatalyst_event_matching_seconds_count"] == 5
+    assert 0 < found["flowcatalyst_event_matching_seconds_sum"] < 60
+
+
 async def test_the_metrics_of_message_groups_have_the_names_of_the_guide(jobs: Dispatching) -> None:
     await jobs.blocked("a1", "a2", group="a")
     await jobs.blocked("b1", group="b")
@@ -64,7 +88,7 @@ async def test_what_waits_is_shown_by_what_it_waits_for(tmp_path: Path) -> None:
 
 async def test_a_router_without_jobs_has_no_metrics_of_them(tmp_path: Path) -> None:
     async with dispatching(tmp_path, platform={"enabled": False}) as jobs:
-        assert not [name for name in await samples(jobs) if "job" in name or "dispatch_" in name]
+        assert not [name for name in await samples(jobs) if "job" in name or "event" in name or "dispatch_" in name]
 
 
 async def open_warnings(jobs: Dispatching, code: str) -> list[dict[str, Any]]:

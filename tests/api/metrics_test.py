@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from flowcatalyst import __version__
 from flowcatalyst.app.router import App
-from flowcatalyst.control import depths, metrics
+from flowcatalyst.control import depths, group_figures, metrics
 from flowcatalyst.control.metrics import SLICE, Metrics, StoredFigures
 from flowcatalyst.core.message import Result, Severity
 from flowcatalyst.core.tasks import Tasks
@@ -15,6 +15,7 @@ from flowcatalyst.queues.contract import Outgoing
 from tests.api.running import Running, on_idle_router
 from tests.support.clocks import SetClock
 from tests.support.http_servers import always, raw_server, reply
+from tests.support.patience import PATIENCE_S
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -24,6 +25,8 @@ def _always_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test changes is seen at once."""
     monkeypatch.setattr(metrics, "KEEP_S", 0.0)
     monkeypatch.setattr(depths, "KEEP_S", 0.0)
+    monkeypatch.setattr(group_figures, "KEEP_S", 0.0)
+    monkeypatch.setattr(group_figures, "RESTS", 0)
 
 
 async def scrape(router: Running) -> Samples:
@@ -111,6 +114,42 @@ async def test_duration_buckets_are_cumulative(router: Running) -> None:
     assert counts == {"0.005": 1, "0.025": 1, "0.05": 3, "1.0": 3, "2.5": 4, "900.0": 4, "+Inf": 5}
     assert value(samples, f"{name}_count", pool="POOL-LOW") == 5
     assert value(samples, f"{name}_sum", pool="POOL-LOW") == 5002.061
+
+
+async def test_metrics_tell_how_late_messages_were_delivered(router: Running) -> None:
+    await router.client.post("/api/seed/messages?count=30&queue=low")
+    await router.until_settled()
+    samples = await scrape(router)
+    name = "flowcatalyst_delivery_lag_seconds"
+    assert value(samples, f"{name}_count", pool="POOL-LOW") == 30
+    assert 0 < value(samples, f"{name}_sum", pool="POOL-LOW") < 30 * PATIENCE_S
+    assert value(samples, f"{name}_bucket", pool="POOL-LOW", le="3600.0") == 30
+    assert value(samples, f"{name}_count", pool="POOL-HIGH") == 0
+
+
+async def test_metrics_tell_what_waits_longest_and_which_groups_are_blocked(router: Running) -> None:
+    async with raw_server(always(reply(500))) as endpoint:
+        for number in range(2):
+            await router.send(mediationTarget=endpoint.url(), id=f"m{number}", messageGroupId="g", poolCode="POOL-LOW")
+
+        async def blocked() -> Samples | None:
+            samples = await scrape(router)
+            return samples if value(samples, "flowcatalyst_pool_blocked_groups", pool="POOL-LOW") else None
+
+        async with asyncio.timeout(PATIENCE_S):
+            while (samples := await blocked()) is None:
+                await asyncio.sleep(0.01)
+        assert value(samples, "flowcatalyst_pool_blocked_groups", pool="POOL-LOW") == 1
+        assert 0 < value(samples, "flowcatalyst_pool_longest_blocked_seconds", pool="POOL-LOW") < PATIENCE_S
+        assert 0 < value(samples, "flowcatalyst_pool_oldest_waiting_seconds", pool="POOL-LOW") < PATIENCE_S
+        assert 0 < value(samples, "flowcatalyst_queue_oldest_message_seconds", queue="default") < PATIENCE_S
+        assert value(samples, "flowcatalyst_pool_blocked_groups", pool="POOL-HIGH") == 0
+        endpoint.script = always(reply(200))
+        await router.until_settled()
+    samples = await scrape(router)
+    for name in ("blocked_groups", "longest_blocked_seconds", "oldest_waiting_seconds"):
+        assert value(samples, f"flowcatalyst_pool_{name}", pool="POOL-LOW") == 0
+    assert ("flowcatalyst_queue_oldest_message_seconds", frozenset({("queue", "default")})) not in samples
 
 
 @on_idle_router

@@ -87,6 +87,10 @@ async def test_a_blocked_group_is_told_by_health_and_webhook(tmp_path: Path, mon
         assert reason["part"] == "group"
         assert "order-1 of pool DEFAULT-POOL" in reason["text"]
         assert "behind message m1 (HTTP 200 with ack=false)" in reason["text"]
+        assert reason["text"].endswith("flowcatalyst explain m1")
+        [warning] = sent(webhook, "GROUP_BLOCKED")
+        assert "order-1 waits for message m1 (HTTP 200 with ack=false)" in warning["message"]
+        assert warning["message"].endswith("flowcatalyst explain m1")
         server.script = always(reply(200))
         await router.until_settled()
 

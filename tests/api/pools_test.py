@@ -16,8 +16,10 @@ async def test_pool_stats_show_limits_load_and_counts(router: Running) -> None:
     await router.until_settled()
     stats = await pool(router, "POOL-LOW")
     mean, p95 = stats.pop("meanAttemptMs"), stats.pop("p95AttemptMs")
+    lag_p50, lag_p95 = stats.pop("p50LagMs"), stats.pop("p95LagMs")
     assert mean > 0
     assert p95 > 0
+    assert 0 < lag_p50 <= lag_p95
     for window in (stats.pop("last5Minutes"), stats.pop("last30Minutes")):
         assert 0 <= window.pop("seconds") < 60
         assert window == {
@@ -29,6 +31,8 @@ async def test_pool_stats_show_limits_load_and_counts(router: Running) -> None:
             "attempts": {"SUCCESS": 20, "ERROR_PROCESS": 0, "ERROR_CONFIG": 0, "ERROR_CONNECTION": 0},
             "meanAttemptMs": mean,
             "p95AttemptMs": p95,
+            "p50LagMs": lag_p50,
+            "p95LagMs": lag_p95,
         }
     assert stats == {
         "code": "POOL-LOW",
@@ -47,6 +51,9 @@ async def test_pool_stats_show_limits_load_and_counts(router: Running) -> None:
         "inFlight": 0,
         "groups": 0,
         "heldGroups": 0,
+        "oldestWaitingMs": None,
+        "blockedGroups": 0,
+        "longestBlockedMs": None,
         "delivered": 20,
         "deadLettered": 0,
         "nacked": 0,
@@ -54,6 +61,8 @@ async def test_pool_stats_show_limits_load_and_counts(router: Running) -> None:
         "rateLimitWaits": 0,
         "attempts": {"SUCCESS": 20, "ERROR_PROCESS": 0, "ERROR_CONFIG": 0, "ERROR_CONNECTION": 0},
         "draining": False,
+        "pausedBy": None,
+        "pausedForMs": None,
     }
 
 

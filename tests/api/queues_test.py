@@ -11,6 +11,7 @@ from flowcatalyst.queues.embedded.queue import EmbeddedQueue
 from tests.api.running import Running, on_idle_router, until
 from tests.support.clocks import SetClock
 from tests.support.http_servers import Gate, raw_server
+from tests.support.patience import PATIENCE_S
 
 
 async def listed(router: Running, path: str, key: str) -> dict[str, dict[str, Any]]:
@@ -26,6 +27,8 @@ async def test_queues_tell_what_they_hold(router: Running) -> None:
         assert list(queues) == ["default", "high", "medium", "low"]
         low = queues["low"]
         assert (low["waiting"], low["leased"], low["delayed"]) == (0, 1, 0)
+        assert 0 <= low["oldestMessageMs"] < PATIENCE_S * 1000
+        assert queues["high"]["oldestMessageMs"] is None
         assert low["uri"] == "embedded:low"
         assert low["secondsSincePoll"] < 60
         gate.opened.set()

@@ -10,14 +10,17 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 import pytest
 
 from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
 from flowcatalyst.core.message import MessagePointer, parse_pointer
+from flowcatalyst.core.targets import endpoint_of
 from flowcatalyst.dispatch.sealing import new_secret_key
 from flowcatalyst.queues.contract import Outgoing, Published
+from flowcatalyst.router.breaker import SUCCESSES_TO_CLOSE, WINDOW_CALLS, BreakerState
 from tests.api.dispatching import Dispatching, dispatching, on_sqlite
 from tests.api.running import Answer, until
 from tests.servers.postgres import PostgresServer
@@ -116,6 +119,13 @@ async def test_a_job_goes_out_as_a_pointer_and_its_attempt_settles_it(remote: Re
     assert remote.jobs.endpoint.started == ["a"]
 
 
+@on_sqlite_only
+async def test_the_pointer_of_a_job_takes_its_trace_along_and_no_other_header(remote: Remote) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    await remote.create("a", headers={"TraceParent": parent, "X-Secret": "s"})
+    assert (await remote.pointer(0)).headers == {"traceparent": parent}
+
+
 async def test_one_of_a_group_is_out_at_a_time(remote: Remote) -> None:
     await remote.ordered("a", "b", "c")
     for place, name in enumerate("abc"):
@@ -148,6 +158,42 @@ async def test_a_job_that_fails_for_the_last_time_waits_for_a_person(remote: Rem
     assert (await remote.jobs.until("a", "ERROR"))["job"]["nextAttemptAt"] is None
     await remote.jobs.act("a", "retry")
     assert (await remote.pointer(1)).id == remote.jobs.ids["a"]
+
+
+async def test_at_an_open_circuit_breaker_no_attempt_is_spent_and_the_job_comes_again(remote: Remote) -> None:
+    app, endpoint = remote.jobs.running.app, endpoint_of(remote.jobs.body()["targetUrl"])
+    await remote.ordered("a", "b")
+    breaker = app.breakers.get(endpoint)
+    breaker._open(app.clock.monotonic() + 3600)
+    assert (await remote.call_back(await remote.pointer(0))).json == {"ack": True}
+    assert (remote.jobs.endpoint.started, breaker.rejected) == ([], 1)
+    waiting = await remote.jobs.whole("a")
+    assert (waiting["job"]["status"], waiting["attempts"]) == ("PENDING", [])
+    assert len(remote.broker.sent) == 1  # nothing of its group passes it
+    await remote.jobs.client.post(f"/monitoring/circuit-breakers/reset?endpoint={quote(endpoint, safe='')}")
+    await remote.jobs.act("a", "retry")
+    for place, name in enumerate("ab", 1):
+        pointer = await remote.pointer(place)
+        assert pointer.id == remote.jobs.ids[name]
+        await remote.call_back(pointer)
+    assert remote.jobs.endpoint.started == ["a", "b"]
+    assert breaker.under_way == 0
+
+
+async def test_attempts_for_routers_elsewhere_open_and_close_the_circuit_breaker(remote: Remote) -> None:
+    app, names = remote.jobs.running.app, [f"j{number}" for number in range(WINDOW_CALLS)]
+    breaker = app.breakers.get(endpoint_of(remote.jobs.body()["targetUrl"]))
+    for name in names:
+        remote.jobs.endpoint.fails(name, 503)
+        await remote.create(name)
+    for place in range(WINDOW_CALLS):
+        await remote.call_back(await remote.pointer(place))
+    assert (breaker.state, breaker.under_way, breaker.failing is not None) == (BreakerState.OPEN, 0, True)
+    breaker.opened_at -= 3600  # it may be probed
+    for place in range(SUCCESSES_TO_CLOSE):
+        await remote.create(f"probe{place}")
+        await remote.call_back(await remote.pointer(WINDOW_CALLS + place))
+    assert (breaker.state, breaker.under_way, breaker.failing) == (BreakerState.CLOSED, 0, None)
 
 
 async def test_calls_that_come_twice_at_once_make_one_attempt(remote: Remote) -> None:

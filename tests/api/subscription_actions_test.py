@@ -216,6 +216,19 @@ async def test_a_replay_sends_past_events_again_behind_what_its_groups_hold_now(
     assert set(shop.subscriber.verdicts) == {Verdict.NEXT}
 
 
+async def test_the_id_of_a_replay_is_not_known_to_a_subscription_that_was_made_anew(shop: Subscribing) -> None:
+    await shop.send("1")
+    await shop.subscribe("orders")
+    assert (await replayed(shop, id="first"))["made"] == 1
+    await shop.until_got("orders", "1")
+    assert (await replayed(shop, id="first"))["repeated"] == 1
+    assert (await shop.client.delete(f"{SUBSCRIPTIONS}/orders")).status == 200
+    await shop.subscribe("orders")
+    anew = await replayed(shop, id="first")
+    assert (anew["made"], anew["repeated"]) == (1, 0)
+    await shop.until_got("orders", "1", "1")
+
+
 async def test_a_replay_of_many_goes_in_parts_and_keeps_their_order(shop: Subscribing) -> None:
     batch = [shop.event(str(number), messageGroup=f"g{number % 7}") for number in range(900)]
     assert (await shop.client.post(f"{EVENTS}/batch", {"events": batch})).status == 200

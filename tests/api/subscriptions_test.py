@@ -7,7 +7,10 @@ from typing import Any
 import pytest
 
 from flowcatalyst.core.webhook import secret_of
+from flowcatalyst.dispatch import housekeeping
+from flowcatalyst.dispatch.sealing import new_secret_key
 from tests.api.dispatching import on_sqlite
+from tests.api.running import until
 from tests.api.subscribing import POOLS, SUBSCRIPTIONS, Subscribing, subscribing
 
 ALL_FIELDS: dict[str, Any] = {
@@ -358,11 +361,42 @@ async def test_a_lost_key_is_one_sentence_and_what_is_not_signed_waits(tmp_path:
         assert "is gone: put it back" in (await shop.shown("orders"))["problem"]
         await shop.change("orders", targetUrl=shop.server.url("/hooks/orders"))
         await shop.send("1")
+        for refused in (
+            await shop.client.post(SUBSCRIPTIONS, shop.body("others", "invoice.*")),
+            await shop.act("orders", "rotate-secret"),
+        ):
+            assert (refused.status, "is gone: put it back" in refused.json["detail"]) == (503, True)
+        assert not (tmp_path / "secret.key").exists()
+        [warned] = [one for one in shop.running.app.warnings.recent() if "of some subscriptions" in one.message]
+        assert "is gone: put it back" in warned.message
+        assert [job["status"] for job in await shop.unfinished("orders")] != []
+        (tmp_path / "secret.key").write_text(new_secret_key())  # what the sentence says of a key that is lost for good
         assert (await shop.subscribe("others", "invoice.*"))["problem"] is None
         await shop.send("2", type="invoice.sent")
         await shop.until_got("others", "2")
-        assert [job["status"] for job in await shop.unfinished("orders")] != []
         rotated = await shop.act("orders", "rotate-secret")
         shop.subscriber.secrets["orders"] = [rotated.json["secret"]]
         assert (rotated.status, rotated.json["problem"], len(rotated.json["secrets"])) == (200, None, 1)
         await shop.until_got("orders", "1")
+
+
+@on_sqlite
+async def test_after_a_change_of_the_key_the_old_one_can_be_taken_away_while_webhooks_are_sent(
+    tmp_path: Path, store: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "RESEAL_PERIOD_S", 0.02)
+    file = tmp_path / "secret.key"
+    async with subscribing(tmp_path, platform=store) as shop:
+        revision = (await shop.subscribe("orders"))["revision"]
+        new = new_secret_key()
+        file.write_text(f"{new}\n{file.read_text()}")
+
+        async def is_resealed() -> bool:
+            return bool((await shop.shown("orders"))["revision"] > revision)
+
+        await until(is_resealed)
+        file.write_text(new)
+        await shop.send("1")
+        await shop.until_got("orders", "1")
+    async with subscribing(tmp_path, platform=store) as shop:
+        assert (await shop.shown("orders"))["problem"] is None

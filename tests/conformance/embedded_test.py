@@ -9,6 +9,8 @@ from flowcatalyst.core.message import Delivery
 from flowcatalyst.queues.contract import BrokerQueue
 from flowcatalyst.queues.embedded.queue import EmbeddedQueue, EmbeddedStore
 from tests.conformance.bench import Bench
+from tests.conformance.front_suite import FrontSuite
+from tests.conformance.inspection_suite import InspectionSuite
 from tests.conformance.queue_suite import QueueSuite
 
 
@@ -33,7 +35,7 @@ class EmbeddedBench(Bench):
         delivery.receipt = delivery.receipt._replace(epoch=delivery.receipt.epoch + 1000)
 
 
-class TestEmbeddedQueue(QueueSuite):
+class TestEmbeddedQueue(QueueSuite, FrontSuite, InspectionSuite):
     @pytest.fixture
     async def bench(self, tmp_path: Path) -> AsyncIterator[Bench]:
         bench = EmbeddedBench(tmp_path)

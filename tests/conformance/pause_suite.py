@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.core.message import DispatchMode, Settled
 from flowcatalyst.dispatch.job import Status
 from flowcatalyst.dispatch.pausing import Cancelled, cancel_all
@@ -349,6 +350,44 @@ class PauseSuite:
         monkeypatch.setattr(store, "act_on_all", while_somebody_retries)
         assert await cancel_all(store, "s", "me") == Cancelled(done=1, in_flight=0)
         assert (await store.find("a1")).status is Status.CANCELLED
+
+    async def test_what_the_catalog_says_of_a_pause_and_what_the_store_does_are_one_unit_of_work(
+        self, bench: JobBench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, other = await bench.platform(), await bench.platform()
+        entry = await store.add(EntryKind.SUBSCRIPTION, "s", "{}")
+        await create(bench, store, "a1")
+
+        async def dies(*args: Any, **options: Any) -> None:
+            raise QueueUnavailableError("its process died")
+
+        monkeypatch.setattr(store, "set_paused", dies)
+        paused = await store.change(EntryKind.SUBSCRIPTION, "s", "{}", entry.revision, paused=True)
+        await settle(other)
+        assert await take(other) == []
+        await store.change(EntryKind.SUBSCRIPTION, "s", "{}", paused.revision, paused=False)
+        await settle(other)
+        assert await bench.finish(other) == ["a1"]
+
+    async def test_a_removal_that_still_runs_cancels_no_job_of_a_subscription_made_anew(
+        self, bench: JobBench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, other = await bench.platform(), await bench.platform()
+        await store.add(EntryKind.SUBSCRIPTION, "s", "{}")
+        await create(bench, store, "a1")
+        assert await bench.finish(store) == ["a1"]
+        await store.remove(EntryKind.SUBSCRIPTION, "s")
+        act_on_all = store.act_on_all
+
+        async def while_somebody_makes_it_anew(which: Filter, *args: Any) -> Acted:
+            if which.status is Status.PENDING:
+                await other.add(EntryKind.SUBSCRIPTION, "s", "{}")
+                await create(bench, other, "a2")
+            return await act_on_all(which, *args)
+
+        monkeypatch.setattr(store, "act_on_all", while_somebody_makes_it_anew)
+        assert await cancel_all(store, "s", "me") == Cancelled(done=0, in_flight=0)
+        assert (await other.find("a2")).status is Status.PENDING
 
     async def test_a_new_subscription_is_not_paused_by_what_one_of_its_code_left(self, bench: JobBench) -> None:
         store, other = await bench.platform(), await bench.platform()

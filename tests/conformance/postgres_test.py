@@ -10,6 +10,8 @@ from flowcatalyst.queues.contract import BrokerQueue
 from flowcatalyst.queues.postgres.queue import PostgresQueue, PostgresStore
 from flowcatalyst.storage.postgres import PostgresServer as Server
 from tests.conformance.bench import Bench
+from tests.conformance.front_suite import FrontSuite
+from tests.conformance.inspection_suite import InspectionSuite
 from tests.conformance.queue_suite import QueueSuite
 from tests.servers.postgres import PostgresServer, postgres_server
 
@@ -51,7 +53,7 @@ class PostgresBench(Bench):
         self._server.start()
 
 
-class TestPostgres(QueueSuite):
+class TestPostgres(QueueSuite, FrontSuite, InspectionSuite):
     @pytest.fixture
     async def bench(self, server: PostgresServer) -> AsyncIterator[Bench]:
         bench = PostgresBench(server)

@@ -54,6 +54,29 @@ class QueueSuite(OrderSuite, CrashSuite):
             assert delivery.lease_until == 0
             assert bench.capabilities.visibility_s == math.inf
 
+    async def test_a_message_says_when_it_was_published(self, bench: Bench) -> None:
+        queue = await bench.client()
+        before = bench.clock.wall()
+        await queue.publish([*grouped("a1"), Outgoing("alone")])
+        deliveries = await take(queue, 2)
+        after = bench.clock.wall()
+        assert all(before - 2 < delivery.due_at < after + 2 for delivery in deliveries)  # by the clocks of two machines
+
+    async def test_the_age_of_the_oldest_message_is_told_where_the_storage_is_ours(self, bench: Bench) -> None:
+        queue = await bench.client()
+        before = bench.clock.wall()
+        await queue.publish(grouped("a1", "b1"))
+        after = bench.clock.wall()
+        depth = await queue.depth()
+        if not bench.capabilities.selects_pools or depth is None:
+            return
+        assert depth.oldest_at is not None
+        assert before - 2 < depth.oldest_at < after + 2
+        await queue.ack(await take(queue, 2))
+        emptied = await queue.depth()
+        assert emptied is not None
+        assert emptied.oldest_at is None
+
     async def test_a_receive_brings_no_more_than_asked_for(self, bench: Bench) -> None:
         queue = await bench.client()
         await queue.publish(grouped("a1", "b1", "c1", "d1", "e1"))
@@ -179,6 +202,20 @@ class QueueSuite(OrderSuite, CrashSuite):
             assert again.group == "a"
             assert await queue.ack([again]) == [OK]
             assert await nothing_comes(queue, 0.5)
+
+    async def test_what_was_given_back_with_a_delay_can_be_had_at_once_if_that_is_claimed(self, bench: Bench) -> None:
+        queue = await bench.client()
+        await queue.publish(grouped("a1", "a2"))
+        [first] = await take(queue, 1)
+        assert await queue.nack([first], 60.0) == [OK]
+        assert await queue.hurry(first) is bench.capabilities.hurries
+        if bench.capabilities.hurries:
+            in_order = bench.capabilities.ordered_redelivery
+            shown = await take(queue, 1 if in_order else 2)
+            assert "a1" in bodies(shown)
+            assert not await queue.hurry(first)  # somebody has it
+            assert await queue.ack(shown) == [OK] * len(shown)
+            assert not in_order or bodies(await take(queue, 1)) == ["a2"]
 
     async def test_failures_are_handed_out_with_a_message_that_comes_again(self, bench: Bench) -> None:
         queue = await bench.client()

@@ -45,7 +45,7 @@ async def test_the_data_of_a_running_router_is_backed_up_and_a_router_goes_on_wi
     code, said, errors = await run_cli("restore", file, "--data-dir", copy)
     assert (code, errors) == (0, "")
     assert said.startswith(f"{copy} has audit.db (")
-    assert names_in(copy) == {"audit.db", "dead-letters.db", "jobs.db", "queue.db"}
+    assert names_in(copy) == {"audit.db", "dead-letters.db", "jobs.db", "pauses.db", "queue.db"}
     assert all((copy / name).stat().st_mode & 0o777 == 0o600 for name in names_in(copy))
     assert len(messages_left(copy / "queue.db")) == MESSAGES
     again = tmp_path / "again"

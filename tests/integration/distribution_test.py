@@ -18,7 +18,7 @@ from flowcatalyst import __version__
 from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
-EXTRAS = {"sqs", "nats", "activemq", "redis", "http2", "postgres"}
+EXTRAS = {"sqs", "nats", "activemq", "redis", "http2", "postgres", "otel"}
 # What the extras bring, as one imports it.
 CLIENTS = ("aiobotocore", "botocore", "aiohttp", "nats", "redis", "proton", "pyreqwest", "asyncpg")
 TOOLS = ("pytest", "hypothesis", "mypy", "moto", "schemathesis")
@@ -99,9 +99,9 @@ def run(program: Path, *args: object, cwd: Path, **more: str) -> subprocess.Comp
 
 def test_the_wheel_has_the_files_that_are_no_python(built: Built) -> None:
     source = ROOT / "src"
-    wanted = {str(path.relative_to(source)) for path in source.rglob("*") if path.suffix in {".sql", ".html", ".py"}}
-    assert any(name.endswith(".sql") for name in wanted)
-    assert any(name.endswith(".html") for name in wanted)
+    kinds = {".py", ".sql", ".html", ".js", ".css", ".svg", ".LICENSE"}
+    wanted = {str(path.relative_to(source)) for path in source.rglob("*") if path.suffix in kinds}
+    assert {Path(name).suffix for name in wanted} == kinds
     assert wanted | {"flowcatalyst/py.typed"} <= built.files_of_wheel()
 
 
@@ -161,7 +161,7 @@ def test_the_installed_command_works_in_an_empty_folder(installed: Path, tmp_pat
 
 
 def test_a_shell_completes_the_installed_command(installed: Path, tmp_path: Path) -> None:
-    shell = {"_FLOWCATALYST_COMPLETE": "complete_bash", "COMP_WORDS": "flowcatalyst re", "COMP_CWORD": "1"}
+    shell = {"_FLOWCATALYST_COMPLETE": "complete_bash", "COMP_WORDS": "flowcatalyst rest", "COMP_CWORD": "1"}
     assert run(installed / "flowcatalyst", cwd=tmp_path, **shell).stdout.split() == ["restore"]
     # It asks which shell started it, and tests may be started by none. bash becomes its last command: hence the exit.
     script = run(Path("/bin/bash"), "-c", f"'{installed}/flowcatalyst' --show-completion; exit $?", cwd=tmp_path)
@@ -176,6 +176,7 @@ def test_a_shell_completes_the_installed_command(installed: Path, tmp_path: Path
         ("activemq", '[[queues]]\nname = "q"\nuri = "amqp://127.0.0.1:9/orders"\n'),
         ("redis", '[standby]\nredis_url = "redis://127.0.0.1:9/0"\n'),
         ("http2", '[mediator.http]\nversion = "HTTP_2"\n'),
+        ("otel", "[tracing]\nenabled = true\n"),
     ],
 )
 def test_what_needs_an_extra_says_in_one_sentence_how_to_install_it(

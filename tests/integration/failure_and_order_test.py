@@ -8,7 +8,7 @@ import pytest
 from flowcatalyst.core.message import Delivery, DispatchMode
 from flowcatalyst.http.interpret import interpret
 from flowcatalyst.queues.contract import Demand
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.policy import Delays
 from tests.support.rig import ERROR_400, ERROR_500, NOT_YET, UNREACHABLE, Rig, outgoing, outgoings

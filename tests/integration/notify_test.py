@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Literal
 
 import pytest
 from structlog.testing import capture_logs
@@ -27,12 +28,15 @@ def no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def notifying(url: str, batch_s: float = 3600.0) -> AsyncIterator[WarningLog]:
+async def notifying(
+    url: str, batch_s: float = 3600.0, form: Literal["json", "slack"] = "json"
+) -> AsyncIterator[WarningLog]:
     """A notifier at work; afterwards it is stopped and flushed as the router does it."""
     clock = SystemClock()
     client = Http1Client(guard=EgressGuard(allow_private=True), clock=clock)
     log = WarningLog(clock)
-    notifier = Notifier(NotificationSettings(webhook_url=url, batch_s=batch_s), client, clock, log, "here")
+    settings = NotificationSettings(webhook_url=url, batch_s=batch_s, format=form)
+    notifier = Notifier(settings, client, clock, log, "here")
     tasks = Tasks()
     tasks.spawn(notifier.run())
     yield log
@@ -73,6 +77,25 @@ async def test_a_batch_arrives_when_its_time_is_over() -> None:
         add(log, "b")
         await server.until(lambda seen: len(seen.requests) == 1)
         assert len(json.loads(server.requests[0].body)["warnings"]) == 2
+
+
+async def test_a_webhook_of_slack_gets_a_message_that_it_can_show() -> None:
+    async with raw_server(always(reply(200, b"ok"))) as server, notifying(server.url(), form="slack") as log:
+        add(log, "<!channel> a & b")
+        add(log, "fire", Severity.CRITICAL)
+        await server.until(lambda seen: len(seen.requests) == 1)
+        [call] = server.requests
+    assert call.headers["content-type"] == "application/json"
+    body = json.loads(call.body)
+    lines = [
+        "FlowCatalyst router here: 2 warnings",
+        "*WARN CONFIGURATION* &lt;!channel&gt; a &amp; b",
+        "*CRITICAL CONFIGURATION* fire",
+    ]
+    assert body == {
+        "text": "\n".join(lines),
+        "blocks": [{"type": "section", "text": {"type": "mrkdwn", "verbatim": True, "text": line}} for line in lines],
+    }
 
 
 async def test_a_webhook_that_recovers_gets_what_it_refused() -> None:

@@ -343,9 +343,9 @@ async def test_what_is_remembered_of_blocked_groups_is_bounded(monkeypatch: pyte
     await world.publish("embedded", *spread("m", 60, "POOL"))
     async with world.running():
         await asyncio.sleep(25)
-        assert len(world.engine._blocked.by_message) == 50
+        assert len(world.engine.failed.by_message) == 50
         await world.until_empty()
-        assert len(world.engine._blocked.by_message) == 0
+        assert len(world.engine.failed.by_message) == 0
 
 
 async def test_new_dead_letters_are_told_once_until_there_are_none_for_15_minutes() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flowcatalyst.queues.contract import Outgoing
+from flowcatalyst.queues.postgres.lanes import LANES_LOOKED_AT
 from flowcatalyst.queues.postgres.queue import PostgresQueue
 from tests.conformance.bench import grouped, take
 from tests.servers.postgres import PostgresServer
@@ -67,7 +68,7 @@ async def cost(queue: PostgresQueue, connection: Any, number: int) -> dict[str, 
         )
         found["look"] = await pages(connection, f"SELECT look({number}, NULL, 256)")
         found["take"] = await pages(
-            connection, f"SELECT take({number}, {session.owner}, {claim}, ARRAY['A'], ARRAY[{BATCH}], 20)"
+            connection, f"SELECT take_dated({number}, {session.owner}, {claim}, ARRAY['A'], ARRAY[{BATCH}], 20)"
         )
         leased = (
             f"SELECT m.lane, m.seq, l.epoch FROM lanes AS l JOIN messages AS m ON m.lane = l.id WHERE l.claim = {claim}"
@@ -80,6 +81,7 @@ async def cost(queue: PostgresQueue, connection: Any, number: int) -> dict[str, 
         failures = f"array_fill(0, ARRAY[{len(rows) - 25}])"
         found["nack"] = await pages(connection, f"SELECT nack({','.join(rest)}, {failures}, 0.0, false)")
         found["depth"] = await pages(connection, f"SELECT depth({number})")
+        found["oldest"] = await pages(connection, f"SELECT oldest({number}, {LANES_LOOKED_AT})")
         found["waiting_for"] = await pages(connection, f"SELECT waiting_for({number}, 'A', 50)")
         least = {step: min(least.get(step, cost), cost) for step, cost in found.items()}
     return least

@@ -10,12 +10,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from flowcatalyst.core.clock import IdSource
 from flowcatalyst.core.message import Attempt, Delivery, DispatchMode, Settled
-from flowcatalyst.dispatch.event import Event
+from flowcatalyst.core.warnings import WarningLog
+from flowcatalyst.dispatch import catalog
+from flowcatalyst.dispatch.catalog import Catalog
+from flowcatalyst.dispatch.catalog_entries import StoredSubscription
+from flowcatalyst.dispatch.event import Event, NewEvent
+from flowcatalyst.dispatch.intake import Intake
 from flowcatalyst.dispatch.job import Job, as_time
+from flowcatalyst.dispatch.sealing import Sealer
+from flowcatalyst.dispatch.store import postgres
 from flowcatalyst.dispatch.store.contract import Filter
 from flowcatalyst.dispatch.store.platform_contract import EntryKind, PlatformStore
 from flowcatalyst.dispatch.store.postgres import PostgresJobStore
+from flowcatalyst.dispatch.subscription import EventTypeBinding
+from tests.support.clocks import SetClock
 from tests.support.postgres import assert_consistent, server
 from tests.support.postgres_jobs import DELIVERED, FAILED, PATIENCE_S, Jobs, jobs
 
@@ -237,3 +247,73 @@ async def test_a_process_that_was_told_of_nothing_sees_a_change_of_the_catalog_w
     began_at = loop.time()
     assert await looking == since + 1
     assert loop.time() - began_at < 2.0
+
+
+# A change of subscriptions reaches the events of other processes within a second. Three things see to that, each of
+# which is tried without the others, and none by a watch: a notice, a look every CATALOG_POLL_S, and knowledge that is
+# never older than FRESH_S when an event is matched.
+
+WANTED = StoredSubscription(code="s", target_url="http://127.0.0.1:9/", event_types=(EventTypeBinding("order.*"),))
+
+
+class Shared:
+    """What a process has that accepts events; time stands still for its catalog unless somebody sets its clock."""
+
+    def __init__(self, jobs: Jobs, store: PostgresJobStore) -> None:
+        async def pools_changed() -> None:
+            """There are none."""
+
+        self.store, self.clock = store, SetClock()
+        self.catalog = Catalog(store, Sealer(bytes(32)), self.clock, WarningLog(self.clock), pools_changed)
+        self.intake = Intake(store, self.catalog, IdSource(jobs.clock), jobs.clock)
+
+    async def jobs_of_an_event(self) -> int:
+        asked = NewEvent(type="order.created", source="shop")
+        (accepted,) = await self.intake.accept([self.intake.event_of(asked)])
+        return accepted.kept.jobs
+
+    async def until_events_have_jobs(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while await self.jobs_of_an_event() != count:
+                await asyncio.sleep(0.01)
+
+
+async def make_and_remove(one: Shared, other: Shared) -> None:
+    """While the other one follows."""
+    following = asyncio.ensure_future(other.catalog.follow())
+    assert await other.jobs_of_an_event() == 0
+    await one.catalog.add(SUBSCRIPTION, "s", WANTED)
+    await other.until_events_have_jobs(1)
+    await one.catalog.remove(SUBSCRIPTION, "s")
+    await other.until_events_have_jobs(0)
+    following.cancel()
+    await asyncio.wait([following])
+
+
+async def test_events_elsewhere_follow_a_change_of_subscriptions_by_a_notice_alone(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = [Shared(jobs, await jobs.store()) for _ in range(2)]
+    other.store.database.queues.add(other.store.queue)
+    await other.store.database.announce()  # as one that delivers does: the connection that renews it listens
+    monkeypatch.setattr(postgres, "CATALOG_POLL_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(catalog, "FOLLOW_S", 2 * PATIENCE_S)
+    await make_and_remove(one, other)
+
+
+async def test_events_elsewhere_follow_a_change_of_subscriptions_by_looking_alone(jobs: Jobs) -> None:
+    one, other = [Shared(jobs, await jobs.store()) for _ in range(2)]
+    other.store.database.on_notice.clear()
+    await make_and_remove(one, other)
+    assert postgres.CATALOG_POLL_S <= 1.0 / 2  # and one question, which takes less than the other half
+
+
+async def test_events_elsewhere_follow_a_change_of_subscriptions_when_nobody_looked(jobs: Jobs) -> None:
+    one, other = [Shared(jobs, await jobs.store()) for _ in range(2)]
+    assert await other.jobs_of_an_event() == 0
+    await one.catalog.add(SUBSCRIPTION, "s", WANTED)
+    other.clock.now += 1.01
+    assert await other.jobs_of_an_event() == 1
+    await one.catalog.remove(SUBSCRIPTION, "s")
+    other.clock.now += 1.01
+    assert await other.jobs_of_an_event() == 0

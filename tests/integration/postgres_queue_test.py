@@ -277,6 +277,31 @@ async def test_a_notification_ends_the_wait(bench: Bench, monkeypatch: pytest.Mo
             await queue.ack(batch)
 
 
+async def test_a_wake_up_between_a_look_and_the_wait_after_it_is_not_lost(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_module, "POLL_INTERVAL_S", 60.0)
+    queue, sender = await bench.client(), await bench.client()
+    await queue.store.announce()
+    look = queue._ready
+    published = 0
+
+    async def while_somebody_publishes(*args: Any, **options: Any) -> Any:
+        nonlocal published
+        found = await look(*args, **options)
+        if published == 0 and queue.store.is_announced:
+            published = 1
+            changes = queue._changes
+            await sender.publish(grouped("a1"))
+            while queue._changes == changes:  # the notice of it came
+                await asyncio.sleep(0.01)
+        return found
+
+    monkeypatch.setattr(queue, "_ready", while_somebody_publishes)
+    async with asyncio.timeout(10):
+        assert names(await queue.receive(1, 60.0)) == ["a1"]
+
+
 async def test_a_lost_notification_costs_no_more_than_the_poll_interval(bench: Bench) -> None:
     queue, connection = await bench.client(), await bench.connection()
     await queue.receive(1, 0.0)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from flowcatalyst.simulation.checker import RULES
 from flowcatalyst.simulation.jobs.checker import ALL_RULES as JOB_RULES
-from tests.mutants.catalogue import MUTANTS, SURVIVORS
+from tests.mutants.catalogue import MUTANTS, OF_POSTGRES, SURVIVORS
 from tests.mutants.hunt import SIMULATED, Catch, hunt, keep_histories
 from tests.mutants.mutant import Hunter
 
@@ -32,7 +32,11 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a part of the names of bugs")
     parser.add_argument("--tell", action="store_true", help="show the first thing that was wrong")
     options = parser.parse_args()
-    mutants = [mutant for mutant in (SURVIVORS if options.survivors else MUTANTS) if options.only in mutant.name]
+    mutants = [
+        mutant
+        for mutant in (SURVIVORS if options.survivors else (*MUTANTS, *OF_POSTGRES))
+        if options.only in mutant.name
+    ]
     most = options.seeds or (MATRIX_SEEDS if options.matrix else None)
     catches = hunt(mutants, most, to_the_end=options.matrix, kept=options.keep)
     (_print_matrix if options.matrix else _print_report)(catches)

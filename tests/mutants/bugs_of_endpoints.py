@@ -10,7 +10,7 @@ from flowcatalyst.router import shares
 from flowcatalyst.router.admission import Admission
 from flowcatalyst.router.breaker import OPEN_S, SUCCESSES_TO_CLOSE, Breaker, Breakers, BreakerState
 from flowcatalyst.router.endpoints import Endpoints, Gate
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.shares import Share, SlotShares

@@ -29,6 +29,7 @@ from tests.mutants.bugs_of_jobs import without_refresh
 from tests.mutants.mutant import Bugs, Hunter, instead_of, set_everywhere
 
 BUGS: Final = Bugs(Hunter.EVENTS)
+SUITE: Final = "tests/conformance/sqlite_job_store_test.py::TestSqliteJobStore"
 
 Accepting = Sequence[tuple[Event, Sequence[Job]]]
 
@@ -67,6 +68,10 @@ def _() -> None:
     @instead_of(Catalog, "ready")
     async def ready(original: Any, self: Any) -> None:
         """It will know soon."""
+
+    @instead_of(Catalog, "fresh")
+    async def fresh(original: Any, self: Any) -> None:
+        """The same."""
 
 
 @BUGS.add("who wants an event is not asked again after an edit")
@@ -171,17 +176,25 @@ def _() -> None:
         return original(*args, paused=paused or None, **options)
 
 
-@BUGS.add("a subscription is paused or resumed in the catalog first, and in the store a moment later")
+@BUGS.add(
+    "a subscription is paused or resumed in the catalog first, and in the store a moment later",
+    test=f"{SUITE}::test_what_the_catalog_says_of_a_pause_and_what_the_store_does_are_one_unit_of_work",
+)
 def _() -> None:
     @instead_of(SqliteJobStore, "change")
-    async def change(original: Any, self: Any, kind: Any, code: str, *args: Any, paused: Any, **more: Any) -> Any:
+    async def change(
+        original: Any, self: Any, kind: Any, code: str, *args: Any, paused: Any = None, **more: Any
+    ) -> Any:
         entry = await original(self, kind, code, *args, **more)
         if paused is not None:
             await self.set_paused(code, paused=paused)
         return entry
 
 
-@BUGS.add("who gives up a recall takes back what others asked for")
+@BUGS.add(
+    "who gives up a recall takes back what others asked for",
+    test=f"{SUITE}::test_who_ends_a_recall_that_was_not_answered_answers_no_other_one",
+)
 def _() -> None:
     @instead_of(recalling, "end")
     def end(original: Any, connection: Connection, recall: Any, now: float, wall: float) -> None:

@@ -5,7 +5,8 @@ from math import inf, nextafter
 from typing import Any, Final
 
 from flowcatalyst.core.message import Delivery, DispatchMode
-from flowcatalyst.router.groups import FailureScope, GroupScheduler
+from flowcatalyst.router.group import FailureScope
+from flowcatalyst.router.groups import GroupScheduler
 from tests.mutants.mutant import Bugs, instead_of
 
 BUGS: Final = Bugs()

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from flowcatalyst.core import message
+from flowcatalyst.core import receipts
 from flowcatalyst.core.message import Delivery
 from flowcatalyst.router import tracker
 from flowcatalyst.router.pool import Pool
@@ -154,7 +154,7 @@ def _() -> None:
 
 @BUGS.add("the receipt of a redelivery is not adopted")
 def _() -> None:
-    @instead_of(message, "adopt_receipt")
+    @instead_of(receipts, "adopt_receipt")
     def adopt_receipt(original: Any, owned: Delivery, again: Delivery) -> None:
         receipt = owned.receipt
         original(owned, again)

@@ -9,7 +9,8 @@ from flowcatalyst.router import policy
 from flowcatalyst.router.admission import Admission
 from flowcatalyst.router.alarm import Alarm
 from flowcatalyst.router.failure_memory import FailureMemory
-from flowcatalyst.router.groups import FailureScope, GroupScheduler
+from flowcatalyst.router.group import FailureScope
+from flowcatalyst.router.groups import GroupScheduler
 from flowcatalyst.router.judge import Judge
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.pool import Pool
@@ -242,7 +243,7 @@ def _() -> None:
             self._starts.clear()
 
 
-@BUGS.add("a reload forgets the permits that were taken")
+@BUGS.add("a reload forgets the permits that were taken", machine="rate")
 def _() -> None:
     @instead_of(SlidingWindow, "change")
     def change(original: Any, self: Any, per_minute: int | None) -> None:

@@ -7,10 +7,13 @@ from flowcatalyst.queues import division
 from flowcatalyst.queues.division import Division, Generation, Membership, Part
 from flowcatalyst.router import division as router_division
 from flowcatalyst.router.fence import Fence
+from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.pool import Pool
-from tests.mutants.mutant import Bugs, instead_of
+from flowcatalyst.router.process_share import ProcessShare
+from tests.mutants.mutant import Bugs, Hunter, instead_of
 
 BUGS: Final = Bugs()
+OF_JOBS: Final = Bugs(Hunter.JOBS)  # that histories of processes at work on one store show
 UNIT: Final = "tests/unit/division_test.py"
 
 
@@ -143,3 +146,40 @@ def _() -> None:
     def cancel(original: Any, self: Any) -> None:
         if self.draining:
             original(self)
+
+
+# In what a process does with its share
+
+
+@OF_JOBS.add("a process uses the limits of its pools as if it were alone")
+def _() -> None:
+    @instead_of(ProcessShare, "divide")
+    def divide(original: Any, self: Any, code: str, limits: PoolLimits) -> PoolLimits:
+        return limits
+
+
+@OF_JOBS.add("a new division is in force before those of the one before came down to it")
+def _() -> None:
+    @instead_of(division, "next_division")
+    def next_division(original: Any, of: Division, keeps_to: Mapping[int, int]) -> Division | None:
+        found: Division | None = original(of, keeps_to)
+        return None if found is None else Division(found.newest, found.newest)
+
+
+@OF_JOBS.add("who says that it keeps to its share does not look at what it has in flight")
+def _() -> None:
+    @instead_of(Membership, "keeps_to")
+    def keeps_to(original: Any, self: Any, owner: int, *, uses_no_more: bool, now: float) -> int:
+        number: int = original(self, owner, uses_no_more=True, now=now)
+        return number
+
+
+@OF_JOBS.add("a process uses its share for as long as nobody tells it that it is dead")
+def _() -> None:
+    @instead_of(ProcessShare, "_look_at_session")
+    def look_at_session(original: Any, self: Any) -> None:
+        """Nobody did."""
+
+    @instead_of(Fence, "allows")
+    def allows(original: Any, self: Any, now: float) -> bool:
+        return True

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any, Final
 
-from flowcatalyst.core import message
+from flowcatalyst.core import receipts
 from flowcatalyst.core.message import Delivery, Told
 from flowcatalyst.dispatch import acting
 from flowcatalyst.dispatch.store import contract
@@ -129,9 +129,9 @@ def _() -> None:
 
 @BUGS.add("a job that is handed out again after an edit is sent as it was")
 def _() -> None:
-    set_everywhere(message, "was_changed", lambda owned, again: False)
+    set_everywhere(receipts, "was_changed", lambda owned, again: False)
 
 
 @BUGS.add("a delivery of a job as it was before an edit completes it")
 def _() -> None:
-    set_everywhere(message, "content_mark", lambda delivery: 0)
+    set_everywhere(receipts, "content_mark", lambda delivery: 0)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.mutants.catalogue import MUTANTS, SURVIVORS
+from tests.mutants.catalogue import MUTANTS, OF_POSTGRES, SURVIVORS
 from tests.mutants.hunt import Catch, hunt, hunt_nothing
 from tests.mutants.mutant import Hunter, Mutant
 
@@ -41,6 +41,6 @@ def test_at_least_twenty_bugs_are_planted_in_what_events_need() -> None:
 
 
 def test_names_of_bugs_tell_them_apart() -> None:
-    names = [mutant.name for mutant in (*MUTANTS, *SURVIVORS)]
+    names = [mutant.name for mutant in (*MUTANTS, *SURVIVORS, *OF_POSTGRES)]
     assert len(names) == len(set(names)) >= 25
     assert all(mutant.where for mutant in MUTANTS if mutant.hunter in (Hunter.MACHINE, Hunter.TEST))

@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 from flowcatalyst.core import interpreter
 from flowcatalyst.simulation.loop import SeededLoop
-from tests.mutants.catalogue import MUTANTS, SURVIVORS
+from tests.mutants.catalogue import MUTANTS, OF_POSTGRES, SURVIVORS
 from tests.mutants.mutant import ROOT, Hunter, Mutant
 from tests.sim.seeds import play_kind
 from tests.stateful.rate_machine_test import RateMachine
@@ -84,7 +84,7 @@ def _hunt_all(jobs: list[Job], at_once: int, to_the_end: bool) -> Iterator[tuple
 
 def _hunt(job: Job, to_the_end: bool, sender: Connection) -> None:
     name, histories = job
-    mutant = next((one for one in (*MUTANTS, *SURVIVORS) if one.name == name), None)
+    mutant = next((one for one in (*MUTANTS, *SURVIVORS, *OF_POSTGRES) if one.name == name), None)
     if mutant is not None:
         mutant.plant()
     findings: list[Finding] = []

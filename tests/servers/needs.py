@@ -33,6 +33,7 @@ PROGRAMS = {
     "promtool": "prometheus",
     "node": "nodejs",
     "npm": "npm",
+    "chromium": "chromium",
 }
 OF_BENCHMARKS = {"wrk": "wrk", "cc": "gcc"}
 COMPILER = ("gcc", "libc6-dev", "python3-dev")  # builds the AMQP client
@@ -44,8 +45,9 @@ JARS = {
     "artemis": ("ArtemisBroker.java",),
     "elasticmq": ("ElasticMq.java",),
 }
-# Names and versions of what the JavaScript examples need of npm.
+# Names and versions of what the JavaScript examples and the tests of the dashboard need of npm.
 NODE_PACKAGES = ROOT / "examples" / "receivers" / "package.json"
+BROWSER_PACKAGES = ROOT / "tests" / "browser" / "package.json"
 # Debian's nats-server (2.9) forgets acks it has confirmed when it is killed: where Go is, this one is built instead.
 NATS_MODULE = "github.com/nats-io/nats-server/v2"
 NATS_VERSION = "v2.15.2"
@@ -73,9 +75,9 @@ def jars_folder(name: str, files: list[Path], cache: Path) -> Path:
     return cache / f"{name}-{hashlib.sha256(contents).hexdigest()[:16]}"
 
 
-def node_folder() -> Path:
+def node_folder(packages: Path) -> Path:
     """Where packages of Node are kept. Another package.json, another folder."""
-    return jars_folder("node", [NODE_PACKAGES], CACHE)
+    return jars_folder("node", [packages], CACHE)
 
 
 def nats_failure() -> str | None:
@@ -126,7 +128,8 @@ def plan() -> str:
         steps.append(f"nats-server {NATS_VERSION}, built with Go, into {CACHE.name}")
     if (servers := jars()) and (can_install() or not {"maven", "default-jdk-headless"} & set(debian)):
         steps.append(f"the jars of {', '.join(servers)} from Maven into ~/.m2 and {CACHE.name}")
-    if not node_folder().exists() and (can_install() or not {"nodejs", "npm"} & set(debian)):
+    missing = [one for one in (NODE_PACKAGES, BROWSER_PACKAGES) if not node_folder(one).exists()]
+    if missing and (can_install() or not {"nodejs", "npm"} & set(debian)):
         steps.append(f"packages of Node from npm into {CACHE.name}")
     line = f"To be installed: {'; '.join(steps) or 'nothing, all is there'}."
     if debian and not can_install():

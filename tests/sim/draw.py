@@ -3,7 +3,7 @@
 import random
 
 from flowcatalyst.core.message import DEFAULT_POOL, DispatchMode
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import PoolLimits, Success
 from flowcatalyst.simulation.queue import QueueFaults
 

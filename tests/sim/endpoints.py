@@ -6,7 +6,7 @@ from math import inf
 from flowcatalyst.core.errors import ConnectError, ConnectionBrokenError, DeliveryError, TargetRefusedError
 from flowcatalyst.http.contract import Response
 from flowcatalyst.simulation.endpoint import Behaviour, respond
-from tests.sim.plan import STEP_S, Plan
+from tests.sim.plan import HANDLED_HOST, STEP_S, Plan
 
 Answer = tuple[float, Response | DeliveryError]
 OUTAGE = (20.0, 70.0)  # "down" is down between these
@@ -38,6 +38,7 @@ class Endpoints:
     def behaviours(self) -> dict[str, Behaviour]:
         plain: dict[str, Behaviour] = {
             "healthy": self._good,
+            HANDLED_HOST: self._good,
             "steady": self._steady,
             "flaky": self._flaky,
             "odd": self._odd,

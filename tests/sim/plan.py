@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from flowcatalyst.core.message import DEFAULT_GROUP
 from flowcatalyst.router.limits import PoolLimits
+from flowcatalyst.router.pauses import PauseKind
 from flowcatalyst.simulation.queue import QueueFaults
 from flowcatalyst.simulation.queue_kinds import KINDS
 from tests.sim.draw import POOLS, Draw
@@ -30,6 +31,7 @@ MAX_BATCHES = {"fifo": (1, 3, 10, 10)}  # SQS gives ten at most
 OTHER_MAX_BATCHES = (1, 3, 10, 100, 100)
 YEAR_S, HOUR_S = 365 * 86400.0, 3600.0
 SMALL_PARKED_LIMIT = 12
+HANDLED_HOST = "handled"  # only groups that people act on go there
 ENDPOINT_TROUBLES = (
     "server errors",
     "client errors",
@@ -58,6 +60,16 @@ class Act:
 
 
 @dataclass(slots=True, frozen=True)
+class ByHand:
+    """Something that somebody does by hand."""
+
+    at: float
+    what: str  # retry, skip, skip any, replay, pause, resume
+    kind: PauseKind | None = None
+    name: str = ""
+
+
+@dataclass(slots=True, frozen=True)
 class QueuePlan:
     name: str
     kind: str
@@ -74,6 +86,7 @@ class Plan:
     pools: dict[str, PoolLimits]
     letters: list[Letter]
     acts: list[Act] = field(default_factory=list)
+    by_hand: list[ByHand] = field(default_factory=list)
     http_timeout_s: float = 30.0
     queue_faults: QueueFaults = field(default_factory=QueueFaults)
     endpoint_troubles: frozenset[str] = frozenset()

@@ -18,6 +18,7 @@ from flowcatalyst.simulation.queue import Dice, QueueFaults
 from flowcatalyst.simulation.queue_kinds import ConnectionQueue, make_queue
 from flowcatalyst.simulation.rules.common import Promises, Violation
 from flowcatalyst.simulation.world import World
+from tests.sim.by_hand import Hands
 from tests.sim.endpoints import PROBED_ANSWERS_FROM, Endpoints
 from tests.sim.plan import Act, Plan
 from tests.sim.themes import draw_plan
@@ -100,17 +101,21 @@ async def _live(loop: SeededLoop, plan: Plan, errors: list[str]) -> World:
     if any(letter.facts.host == "probed" for letter in plan.letters):
         loop.call_at(PROBED_ANSWERS_FROM, lambda: world.history.add(Kind.RECOVERED, value="probed"))
     publishing = loop.create_task(_publish(world, plan))
+    hands = Hands(world, plan, random.Random(f"people:{plan.kind}:{plan.seed}"))
+    acting = loop.create_task(hands.act(plan.by_hand))
     world.start(_with_parked_limit(plan, plan.pools))
     for act in plan.acts:
         await asyncio.sleep(max(0.0, act.at - loop.time()))
         await _do(world, replace(act, pools=_with_parked_limit(plan, act.pools)))
     await asyncio.sleep(max(0.0, plan.troubles_s - loop.time()))
     await publishing
+    await acting
+    loop.before_step = None
+    await hands.people.resume_all()
     for queue in world.queues.values():
         queue.faults.heal()
     endpoints.heal()
     world.dead_letters.fails = 0.0
-    loop.before_step = None
     world.history.add(Kind.HEALED)
     if world.engine is None:
         world.start(world.pools)

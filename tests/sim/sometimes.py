@@ -11,6 +11,7 @@ from flowcatalyst.core.message import DEFAULT_GROUP, Ack, DispatchMode, Nack, Re
 from flowcatalyst.router.limits import DEFAULT_POOL_LIMITS
 from flowcatalyst.simulation.history import Event, Facts, Kind, Lost
 from flowcatalyst.simulation.queue import QueueFaults
+from tests.sim.by_hand_sometimes import TOLD_BY_HAND, StoryByHand
 from tests.sim.plan import ENDPOINT_TROUBLES
 from tests.sim.play import Played
 
@@ -76,14 +77,15 @@ TOLD = (
     "pool holds more than its capacity",
     "message waits until the ack before it is durable",
 )
-ALL = (*COUNTED, *TOLD)
+ALL = (*COUNTED, *TOLD, *TOLD_BY_HAND)
 MANY_GROUPS = 100
 HANGS_S = 10.0
 
 
 def happened(played: Played) -> set[str]:
     """Names of the rare things that happened in a history."""
-    return {name for name in COUNTED if played.drawn.get(name)} | set(_Story().read(played.events))
+    told = {*_Story().read(played.events), *StoryByHand().read(played.events)}
+    return told.union(name for name in COUNTED if played.drawn.get(name))
 
 
 class _Story:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from flowcatalyst.core.message import DEFAULT_POOL, DispatchMode
 from flowcatalyst.router.limits import PoolLimits
+from tests.sim.by_hand import draw_by_hand, with_handled_groups
 from tests.sim.draw import POOLS, Draw
 from tests.sim.letters import Group, Letter, letter
 from tests.sim.plan import (
@@ -186,4 +187,8 @@ def draw_plan(seed: int, kind: str) -> Plan:
     plan = theme(seed, kind, draw, draw_queues(draw, kind))
     if theme is not troubles and draw.chance(0.15):
         plan.acts = sorted([*plan.acts, *clock_steps(draw, plan.troubles_s)], key=lambda act: act.at)
+    people = random.Random(f"acts:{kind}:{seed}")
+    if theme is not troubles:
+        with_handled_groups(plan, people)
+    plan.by_hand = draw_by_hand(plan, people)
     return plan

@@ -1,23 +1,23 @@
 """Processes that come, go, sleep, are cut off and die: together they keep to every limit, and use all of it in the end.
 
-The store is a dictionary here, with the rules of `queues/postgres/migrations/0006_division.sql`. What a process knows
-of it may be old, what it says may arrive without its answer, and what it writes may come late. Time goes on in steps.
+The store is a dictionary here. What a process knows of it may be old, what it says may arrive without its answer, and
+what it writes may come late. Time goes on in steps.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import Final
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flowcatalyst.queues.division import Division, Membership, Standing, Thing, next_division
+from flowcatalyst.queues.division import Division, Membership, Thing, next_division
 from flowcatalyst.queues.postgres.owners import LAPSE_S, RENEW_EVERY_S, OwnerWatch, Session
 from flowcatalyst.router.division import permits_of, share_of, slots_of
 from flowcatalyst.router.limits import PoolLimits, PoolShare
 from flowcatalyst.router.process_share import STARTS_COUNT_S
 from flowcatalyst.router.rate import WINDOW_S
+from tests.support.divisions import Divisions
 
 MOST_PROCESSES: Final = 5
 pools = st.dictionaries(
@@ -27,46 +27,10 @@ pools = st.dictionaries(
 )
 
 
-@dataclass
-class Row:
-    beat: int = 1
-    kept: dict[Thing, int] = field(default_factory=dict)
-
-
-class Store:
-    """What the database holds."""
-
-    def __init__(self) -> None:
-        self.owners: dict[int, Row] = {}
-        self.divisions = {thing: Division() for thing in Thing}
-        self._last = 0
-
-    def register(self) -> int:
-        self._last += 1
-        self.owners[self._last] = Row()
-        return self._last
-
-    def renew(self, owner: int, kept: dict[Thing, int]) -> Standing:
-        if (row := self.owners.get(owner)) is not None:
-            row.beat += 1
-            row.kept = kept
-        takes_part = {one: row for one, row in self.owners.items() if row.kept}
-        keeps_to = {thing: {one: row.kept[thing] for one, row in takes_part.items()} for thing in Thing}
-        return Standing({one: row.beat for one, row in self.owners.items()}, keeps_to, dict(self.divisions))
-
-    def divide(self, thing: Thing, old: Division, new: Division) -> None:
-        if self.divisions[thing] == old:
-            self.divisions[thing] = new
-
-    def forget(self, owner: int, beat: int) -> None:
-        if owner in self.owners and self.owners[owner].beat == beat:
-            del self.owners[owner]
-
-
 class Process:
     """One process: its session, what it takes for its share, and what it has started."""
 
-    def __init__(self, store: Store, now: float, limits: dict[str, PoolLimits]) -> None:
+    def __init__(self, store: Divisions, now: float, limits: dict[str, PoolLimits]) -> None:
         self.store, self.limits = store, limits
         self.slots, self.permits, self.watch = Membership(), Membership(STARTS_COUNT_S), OwnerWatch()
         self.in_flight = dict.fromkeys(limits, 0)
@@ -153,7 +117,7 @@ class DivisionMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
-        self.store = Store()
+        self.store = Divisions()
         self.processes: list[Process] = []
         self.starts: dict[str, list[float]] = {}
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from flowcatalyst.core.message import Delivery, DispatchMode
-from flowcatalyst.router.groups import FailureScope, GroupScheduler, Place
+from flowcatalyst.router.group import FailureScope, Place
+from flowcatalyst.router.groups import GroupScheduler
 from tests.support.deliveries import UNORDERED, RecordingSource, delivery
 
 GROUPS = ("a", "b", "c")
@@ -207,6 +208,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         for gate in looked_at:
             self.gates[gate] = self.gates.pop(gate)  # behind the others
 
+    @precondition(lambda self: any(group.waiting for group in self.groups))
+    @rule(which=any_of_them)
+    def let_go(self, which: int) -> None:
+        waiting = [group for group in self.groups if group.waiting]
+        group = waiting[which % len(waiting)]
+        may_go = group.busy is None and group.away is None
+        assert self.scheduler.let_go(group.waiting[-1]) is may_go
+        if may_go:
+            group.held_until = None
+            self._leave_gate(group)
+
     @precondition(lambda self: self.in_flight)
     @rule(which=any_of_them)
     def unstart(self, which: int) -> None:
@@ -329,7 +341,8 @@ class SchedulerMachine(RuleBasedStateMachine):
         for message, group in homes.items():
             first = group.away or group.busy or group.waiting[0]
             acking = group.acking and message is group.busy
-            assert self.scheduler.place_of(message) == Place(first, group.held_until, group.gate, acking)
+            is_away = group.away is not None
+            assert self.scheduler.place_of(message) == Place(first, group.held_until, group.gate, acking, is_away)
             assert self.scheduler.awaits_ack(message) == acking
 
     @invariant()

@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from functools import partial
 
 from flowcatalyst.core.message import Delivery, DispatchMode
-from flowcatalyst.router.groups import FailureScope, GroupScheduler
+from flowcatalyst.router.group import FailureScope
+from flowcatalyst.router.groups import GroupScheduler
 from tests.support import deliveries
 from tests.support.deliveries import RecordingSource
 

@@ -27,6 +27,7 @@ from flowcatalyst.core.warnings import WarningLog
 from flowcatalyst.http.interpret import interpret
 from flowcatalyst.queues.contract import Demand, Outgoing
 from flowcatalyst.queues.memory import MemoryQueue
+from flowcatalyst.router.acting import Acts
 from flowcatalyst.router.breaker import Breakers
 from flowcatalyst.router.consumer import Consumer
 from flowcatalyst.router.limits import PoolLimits
@@ -159,6 +160,16 @@ class Rig:
             spawn=self.slots.spawn,
         )
         self.router = Router(self.tracker, self.warnings, lambda code, limits: Pool(code, limits, self.tools))
+        tools = self.tools
+        self.acts = Acts(
+            self.tracker,
+            self.router.all_pools,
+            {"q": self.queue},
+            tools.blocked,
+            tools.skips,
+            tools.pauses,
+            self.clock,
+        )
         self._limits = pools or {"default": PoolLimits(concurrency=10)}
 
     async def __aenter__(self) -> Self:

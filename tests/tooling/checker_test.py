@@ -3,17 +3,20 @@
 import pytest
 
 from flowcatalyst.core.message import ACK, DEFAULT_POOL, Nack, Reject, Retry, Settled
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.simulation.checker import RULES, check
 from flowcatalyst.simulation.history import Event, Facts, Gauges, Kind, Lost
 from flowcatalyst.simulation.rules.common import Promises
+from flowcatalyst.simulation.rules.people import NOW
 from tests.tooling.histories import (
     FAILED,
+    GROUP_G,
     IMMEDIATE,
     NEXT,
     OK,
     PATIENCE,
+    POOL,
     A,
     Line,
     P,
@@ -107,6 +110,15 @@ WRONG: dict[str, list[Event]] = {
     ),
     "progress": history(
         *((Kind.STARTED, ""), (Kind.LIMITS, DEFAULT_POOL, PoolLimits(1))), *published("m2"), *after(30), (A, "m2")
+    ),
+    "nothing paused starts": history(*published("m2"), (Kind.PAUSED, "", GROUP_G), (A, "m2")),
+    "what is released goes on": history(
+        *((Kind.STARTED, ""), (Kind.LIMITS, DEFAULT_POOL, PoolLimits(1)), (Kind.PAUSED, "", POOL)),
+        *(*published("m2"), *after(60), (Kind.RESUMED, "", POOL), *after(30), (A, "m2")),
+    ),
+    "what is skipped is not tried again": history(*published("m2"), (Kind.SKIP, "m2"), (A, "m2")),
+    "a skip takes effect": history(
+        *published("m2"), (Kind.SKIP, "m2", NOW), *after(5), (Kind.DEAD_LETTERED, "m2", "skipped by ann")
     ),
     "endpoints share their pool": history(
         *((Kind.STARTED, ""), (Kind.LIMITS, DEFAULT_POOL, PoolLimits(4))),

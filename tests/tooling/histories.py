@@ -4,6 +4,7 @@ from typing import Any
 
 from flowcatalyst.core.message import DEFAULT_POOL, Capabilities, DispatchMode
 from flowcatalyst.http.interpret import interpret
+from flowcatalyst.router.pauses import PauseKind
 from flowcatalyst.simulation.checker import check
 from flowcatalyst.simulation.history import Event, Facts, Kind
 from flowcatalyst.simulation.rules.common import Promises
@@ -11,6 +12,7 @@ from flowcatalyst.simulation.rules.common import Promises
 OK, FAILED = interpret(200, None, b"", 0.0), interpret(500, None, b"", 0.0)
 Line = tuple[Kind, str] | tuple[Kind, str, Any]
 P, R, A, W, V = Kind.PUBLISHED, Kind.RECEIVED, Kind.ATTEMPT, Kind.ANSWER, Kind.VERDICT
+GROUP_G, POOL = (PauseKind.GROUP, "g"), (PauseKind.POOL, DEFAULT_POOL)
 PATIENCE = interpret(429, "1", b"", 0.0)
 QUEUES = {
     name: Capabilities(
@@ -35,7 +37,7 @@ def history(*lines: Line, step_s: float = 1.0) -> list[Event]:
         if kind is Kind.PUBLISHED and value is None:
             value = Facts("g", pool=DEFAULT_POOL)
         about_pool = kind in (Kind.LIMITS, Kind.STATS)
-        pool = name if about_pool else DEFAULT_POOL if kind in (A, W, V, Kind.UNKNOWN) else ""
+        pool = name if about_pool else DEFAULT_POOL if kind in (A, W, V, Kind.UNKNOWN, Kind.SKIP) else ""
         events.append(Event(number * step_s, kind, "" if about_pool else name, pool, value))
     return events
 

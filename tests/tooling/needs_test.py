@@ -51,7 +51,8 @@ class Machine:
             needs.jars_folder(name, files, needs.CACHE).mkdir(parents=True)
 
     def has_node_packages(self) -> None:
-        needs.node_folder().mkdir(parents=True)
+        for packages in (needs.NODE_PACKAGES, needs.BROWSER_PACKAGES):
+            needs.node_folder(packages).mkdir(parents=True)
 
     def has_go(self, script: str) -> None:
         """A Go that counts its calls in a file."""
@@ -82,8 +83,8 @@ def test_a_fresh_machine_is_told_in_one_line_what_goes_where(machine: Machine) -
     packages = sum(len((ROOT / lock).read_text().split()) for lock in needs.LOCKS)
     assert needs.plan() == (
         f"To be installed: {packages} packages from PyPI into .venv; Debian's redis-server, postgresql, "
-        "default-jdk-headless, maven, nginx-light, openssl, prometheus, nodejs, npm, gcc, libc6-dev, python3-dev "
-        "on this machine (apt-get); "
+        "default-jdk-headless, maven, nginx-light, openssl, prometheus, nodejs, npm, chromium, gcc, libc6-dev, "
+        "python3-dev on this machine (apt-get); "
         f"nats-server {needs.NATS_VERSION}, built with Go, into .servers; "
         "the jars of activemq, artemis, elasticmq from Maven into ~/.m2 and .servers; "
         "packages of Node from npm into .servers."
@@ -239,9 +240,9 @@ def test_without_a_compiler_and_root_make_test_runs_the_rest_unless_servers_are_
     for name in ("Makefile", "pyproject.toml", *needs.LOCKS):
         shutil.copy(ROOT / name, tmp_path)
     shutil.copytree(needs.HERE, tmp_path / "tests" / "servers", ignore=shutil.ignore_patterns("__pycache__"))
-    needed = needs.NODE_PACKAGES.relative_to(ROOT)
-    (tmp_path / needed).parent.mkdir(parents=True)
-    shutil.copy(ROOT / needed, tmp_path / needed)
+    for needed in (needs.NODE_PACKAGES.relative_to(ROOT), needs.BROWSER_PACKAGES.relative_to(ROOT)):
+        (tmp_path / needed).parent.mkdir(parents=True)
+        shutil.copy(ROOT / needed, tmp_path / needed)
     (tmp_path / ".venv" / "bin").mkdir(parents=True)
     (tmp_path / "bin").mkdir()
     scripts = {

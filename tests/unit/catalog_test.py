@@ -11,7 +11,7 @@ import pytest
 from flowcatalyst.core.errors import NotSignedError, QueueUnavailableError
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.core.warnings import WarningCode, WarningFilter, WarningLog
-from flowcatalyst.dispatch.catalog import LOOK_AGAIN_S, Catalog
+from flowcatalyst.dispatch.catalog import FRESH_S, LOOK_AGAIN_S, Catalog
 from flowcatalyst.dispatch.catalog_entries import DispatchPool, StoredSubscription
 from flowcatalyst.dispatch.rotation import TooManySecretsError, rotated, sealed
 from flowcatalyst.dispatch.sealing import Sealer
@@ -38,11 +38,14 @@ class Store:
         self.now = 0
         self.away = False
         self.read = 0  # how often all entries were
+        self.asked = 0  # how often its revision was
         self._told = asyncio.Condition()
 
     async def revision(self) -> int:
         if self.away:
             raise QueueUnavailableError("away")
+        self.asked += 1
+        await asyncio.sleep(0)
         return self.now
 
     async def entries(self, kind: EntryKind) -> list[Entry]:
@@ -164,6 +167,32 @@ async def test_changes_of_other_processes_are_followed(store: Store) -> None:
         while other.catalog.subscriptions:
             await asyncio.sleep(0)
     await tasks.cancel()
+
+
+async def test_who_stood_still_asks_the_store_before_it_says_what_there_is(store: Store) -> None:
+    """It was stopped while others went on: what waits for an answer is older than what it knows."""
+    one, other = Process(store), Process(store)
+    await other.catalog.ready()
+    await one.subscribe()
+    other.clock.now += 2 * FRESH_S
+    await other.catalog.fresh()
+    assert list(other.catalog.subscriptions) == ["orders"]
+    other.clock.now += 2 * FRESH_S
+    store.away = True
+    with pytest.raises(QueueUnavailableError):
+        await other.catalog.fresh()
+
+
+async def test_knowledge_that_is_fresh_enough_costs_the_store_nothing(store: Store) -> None:
+    process = Process(store)
+    await process.catalog.ready()
+    process.clock.now += FRESH_S / 2
+    before = store.asked
+    await asyncio.gather(*(process.catalog.fresh() for _ in range(10)))
+    assert store.asked == before
+    process.clock.now += FRESH_S
+    await asyncio.gather(*(process.catalog.fresh() for _ in range(10)))
+    assert store.asked == before + 1
 
 
 async def test_a_change_beside_that_of_another_process_loses_neither(store: Store) -> None:

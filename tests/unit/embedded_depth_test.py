@@ -9,6 +9,7 @@ import pytest
 
 from flowcatalyst.core.message import Delivery, Settled
 from flowcatalyst.queues.contract import Depth, Outgoing
+from flowcatalyst.queues.embedded import inspect
 from flowcatalyst.queues.embedded import jobs as embedded_jobs
 from flowcatalyst.queues.embedded.queue import EmbeddedQueue
 from tests.support.clocks import SetClock
@@ -17,7 +18,8 @@ from tests.support.embedded import another, grouped, instructions, opened, take
 EACH_MESSAGE = """
     SELECT count(*),
       count(l.owner IS NOT NULL AND l.due > :now AND m.seq <= l.leased_to AND m.given_back <> l.epoch OR NULL),
-      count(m.seq <= l.leased_to AND m.given_back = l.epoch AND m.visible_at NOT NULL AND (l.due > :now OR EXISTS (
+      count(l.due NOT NULL AND m.seq <= l.leased_to AND m.given_back = l.epoch AND m.visible_at NOT NULL AND (
+        l.due > :now OR EXISTS (
         SELECT 1 FROM messages WHERE lane = l.id AND seq <= l.leased_to AND visible_at > :now)) OR NULL)
     FROM lanes AS l CROSS JOIN messages AS m ON m.lane = l.id WHERE l.queue = :queue"""
 
@@ -113,4 +115,44 @@ async def test_cost_of_depth_does_not_grow_with_what_waits(tmp_path: Path) -> No
             await take(sized, 10)
             job = partial(embedded_jobs.depth, queue=sized.name, now=queue.store.now())
             costs.append(await instructions(sized, job))
+        assert costs[1] < costs[0] * 1.1
+
+
+async def test_the_oldest_message_is_that_of_a_look_at_each_where_groups_are_few(tmp_path: Path) -> None:
+    def by_each(connection: sqlite3.Connection) -> float | None:
+        each = "SELECT min(published_at) FROM lanes AS l JOIN messages AS m ON m.lane = l.id WHERE l.queue = 'orders'"
+        oldest: float | None = connection.execute(each).fetchone()[0]
+        return oldest
+
+    walk = Walk(7, clock := SetClock())
+    async with opened(tmp_path / "queue.db", clock) as queue:
+        for _ in range(150):
+            await walk.step(queue)
+            assert (await queue.depth()).oldest_at == await queue.store.writer.read(by_each)
+
+
+async def test_the_group_that_waits_longest_in_each_pool_tells_of_its_age_behind_any_number_of_others(
+    tmp_path: Path,
+) -> None:
+    async with opened(tmp_path / "queue.db", clock := SetClock()) as queue:
+        began = clock.wall()
+        await queue.publish([Outgoing('{"id": "1", "mediationTarget": "http://h", "poolCode": "Z"}', "first")])
+        clock.now += 100
+        more = 2 * inspect.MOST_LANES_LOOKED_AT
+        await queue.publish(
+            [
+                Outgoing('{"id": "1", "mediationTarget": "http://h", "poolCode": "A"}', f"g{number}")
+                for number in range(more)
+            ]
+        )
+        assert (await queue.depth()).oldest_at == began
+
+
+async def test_cost_of_the_age_of_the_oldest_is_bounded(tmp_path: Path) -> None:
+    async with opened(tmp_path / "queue.db", SetClock()) as queue:
+        costs = []
+        for size in (2000, 20_000):
+            sized = await another(queue.store, f"of {size}")
+            await sized.publish([Outgoing("x", f"g{number}") for number in range(size)])
+            costs.append(await instructions(queue, partial(inspect.oldest_at, queue=sized.name)))
         assert costs[1] < costs[0] * 1.1

@@ -76,6 +76,17 @@ async def test_an_ack_that_unlocks_a_group_wakes_a_waiting_receive(queue: Embedd
     assert await finish(task) == ["a2"]
 
 
+async def test_an_ack_that_leaves_its_group_leased_lets_a_waiting_receive_wait(queue: EmbeddedQueue) -> None:
+    await queue.publish(grouped("a1", "a2", "a3"))
+    first, second = await take(queue, 2)
+    task = await waiting_receive(queue)
+    woken = queue._changes
+    await queue.ack([first])
+    assert queue._changes == woken
+    await queue.ack([second])
+    assert await finish(task) == ["a3"]
+
+
 async def test_a_receive_wakes_when_a_delay_is_over(queue: EmbeddedQueue, clock: SetClock) -> None:
     queue._poll_interval_s = LONG_S
     await queue.publish(grouped("a1"))

@@ -9,6 +9,7 @@ from flowcatalyst.core.message import Outcome
 from flowcatalyst.core.targets import endpoint_of, origin_of
 from flowcatalyst.http.interpret import interpret, interpret_failure
 from flowcatalyst.router.breaker import Breakers, BreakerState
+from flowcatalyst.router.cause import Cause
 from flowcatalyst.router.endpoints import GATES_LOOKED_AT, HANGS_S, Endpoints, Gate
 
 SLOTS = 20
@@ -233,9 +234,13 @@ class TestExplanation:
         gate = table.admit(A, SLOTS, 101.0)
         assert gate is not None
         table.try_later(gate, 101.0)
-        assert table.explain(gate.name, SLOTS) == ("circuit breaker of its endpoint is open", 105.0)
+        assert table.explain(gate.name, SLOTS) == ("its endpoint, whose circuit breaker is open", 105.0, Cause.BREAKER)
 
     def test_gate_of_a_share_says_how_much_is_used(self) -> None:
         table = endpoints()
         gate = start_all(table, A)
-        assert table.explain(gate.name, SLOTS) == (f"a slot for {A}, which has its share: 10 of 20", None)
+        assert table.explain(gate.name, SLOTS) == (
+            f"a slot for {A}, which has its share: 10 of 20",
+            None,
+            Cause.ENDPOINT_SHARE,
+        )

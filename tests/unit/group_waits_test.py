@@ -3,7 +3,8 @@
 import pytest
 
 from flowcatalyst.core.message import Delivery
-from flowcatalyst.router.groups import FailureScope, GroupScheduler, Place
+from flowcatalyst.router.group import FailureScope, Place
+from flowcatalyst.router.groups import GroupScheduler
 from tests.support.deliveries import UNORDERED, RecordingSource
 from tests.support.groups import EMPTY, IMMEDIATE, delivery, ids, run_dry, scheduler_with, take
 
@@ -49,6 +50,13 @@ class TestGates:
         scheduler.submit(delivery("c1", "c"))
         scheduler.open("slow", 2)
         assert run_dry(scheduler) == ["a1", "b1", "c1", "a2", "b2"]
+
+    def test_a_group_that_lost_its_urgent_messages_while_it_was_ready_can_be_let_go(self) -> None:
+        urgent, regular = delivery("h1", high=True), delivery("n1", source=OTHER_QUEUE)
+        scheduler = scheduler_with(delivery("o1", "other", high=True), urgent, regular)
+        scheduler.cut(urgent)
+        assert scheduler.let_go(regular)
+        assert run_dry(scheduler) == ["n1", "o1"]
 
     def test_group_with_a_high_priority_head_keeps_its_tier_when_its_gate_opens(self) -> None:
         scheduler = scheduler_with(delivery("urgent", "a", high=True), delivery("other", "b", high=True))
@@ -166,6 +174,13 @@ class TestReturn:
         assert run_dry(scheduler) == ["m1", "high", "n1", "n2"]
         assert repr(scheduler) == EMPTY
 
+    def test_a_group_that_waits_for_a_nacked_message_cannot_be_let_go(self) -> None:
+        behind = delivery("n1", source=OTHER_QUEUE)
+        scheduler = scheduler_with(delivery("m1"), behind)
+        scheduler.fail(take(scheduler), FailureScope.GROUP, lambda _: False, back_by=60.0)
+        assert not scheduler.let_go(behind)
+        assert (scheduler.take(), repr(scheduler)) == (None, "<GroupScheduler in_flight=0 buffered=1 g@60<m1[n1]>")
+
     def test_group_waits_although_nothing_of_it_is_left_here(self) -> None:
         first = delivery("m1")
         scheduler = scheduler_with(first)
@@ -224,7 +239,7 @@ class TestReturn:
         first, follower = delivery("m1"), delivery("n1", source=OTHER_QUEUE)
         scheduler = scheduler_with(first, follower)
         scheduler.fail(take(scheduler), FailureScope.GROUP, lambda _: False, back_by=60.0)
-        assert scheduler.place_of(follower) == Place(first, held_until=60.0)
+        assert scheduler.place_of(follower) == Place(first, held_until=60.0, is_away=True)
 
     def test_cleared_group_waits_for_nobody_any_more(self) -> None:
         scheduler = scheduler_with(delivery("m1"), delivery("n1", source=OTHER_QUEUE))

@@ -10,7 +10,8 @@ import pytest
 
 from flowcatalyst.core.message import Delivery, DispatchMode
 from flowcatalyst.router import group as group_module
-from flowcatalyst.router.groups import FailureScope, GroupScheduler, Place
+from flowcatalyst.router.group import FailureScope, Place
+from flowcatalyst.router.groups import GroupScheduler
 from tests.support.groups import EMPTY, IMMEDIATE, delivery, ids, run_dry, scheduler_with, take, take_all
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from flowcatalyst.core.message import DEFAULT_GROUP, DispatchMode
-from flowcatalyst.router.groups import TURNS_PER_CYCLE, FailureScope, GroupScheduler
+from flowcatalyst.router.group import FailureScope
+from flowcatalyst.router.groups import TURNS_PER_CYCLE, GroupScheduler
 from tests.support.groups import EMPTY, IMMEDIATE, delivery, ids, run, run_dry, scheduler_with, take, take_all
 
 

@@ -14,13 +14,13 @@ from flowcatalyst.core.message import (
     DispatchMode,
     MediationType,
     MessagePointer,
-    adopt_receipt,
     check_pointer,
     encode_pointer,
     named_group,
     parse_pointer,
     pool_code_of,
 )
+from flowcatalyst.core.receipts import adopt_receipt
 from flowcatalyst.queues.intake import outgoing_of
 from flowcatalyst.queues.nats.format import group_of
 from tests.support.deliveries import delivery

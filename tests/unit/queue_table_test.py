@@ -11,6 +11,7 @@ from flowcatalyst.queues.contract import Batching
 from flowcatalyst.queues.embedded.queue import EmbeddedQueue
 from flowcatalyst.queues.embedded.store import EmbeddedStore
 from flowcatalyst.queues.factory import QueueFactory
+from flowcatalyst.queues.front import FrontQueue
 from flowcatalyst.queues.settings import QueueConfig
 
 MANUAL = Path(__file__).parent.parent.parent / "docs" / "queues.md"
@@ -37,7 +38,7 @@ def table() -> dict[str, dict[str, str]]:
     return {name: {row[0]: row[column] for row in body} for column, name in enumerate(names) if name}
 
 
-def claimed(capabilities: Capabilities, batching: Batching) -> dict[str, str]:
+def claimed(capabilities: Capabilities, batching: Batching, *, has_front: bool) -> dict[str, str]:
     def word(claim: bool) -> str:
         return "yes" if claim else "no"
 
@@ -49,7 +50,9 @@ def claimed(capabilities: Capabilities, batching: Batching) -> dict[str, str]:
         "honours the delay of a nack": word(capabilities.delayed_nack),
         "leases, extended by the router": word(capabilities.extends),
         "is asked for what each pool has free capacity for": word(capabilities.selects_pools),
+        "shows a nacked message before its delay is over, if a person wants it": word(capabilities.hurries),
         "drops repeated deduplication ids": word(capabilities.deduplicates),
+        "takes a message in front of a group": word(has_front),
         "messages of one poll": str(batching.max_batch),
         "one poll waits": f"{capabilities.long_poll_s:g} s",
     }
@@ -64,4 +67,4 @@ def test_the_manual_says_what_the_code_claims(name: str, tmp_path: Path) -> None
     queue = EmbeddedQueue(store, "q") if name == "embedded" else factory.publishers["q"]
     said = table()[name]
     said.pop("tells its depth")  # the suite asks each of them
-    assert said == claimed(queue.capabilities, queue.batching)
+    assert said == claimed(queue.capabilities, queue.batching, has_front=isinstance(queue, FrontQueue))

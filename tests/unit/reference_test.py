@@ -50,6 +50,7 @@ NOT_TOLD = re.compile(
     r"|queues\.division\.NOBODY"  # no number
     r"|queues\.nats\.(link\.NOT_FOUND|publish\.TOO_LARGE)"  # codes
     r"|control\.(dead_letters\.MAX_NUMBER|retention\.DAY_S)"  # the largest integer, a day
+    r"|queues\.embedded\.inspect\.BEGIN"  # no number
     r"|dispatch\.(housekeeping\.DAY_S|store\.postgres_search\.NEWEST)"
 )
 

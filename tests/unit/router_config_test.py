@@ -21,7 +21,7 @@ from flowcatalyst.control.router_config import (
 from flowcatalyst.core.message import DispatchMode, Severity
 from flowcatalyst.queues.raw import Missing, RawConfig
 from flowcatalyst.queues.settings import QueueConfig
-from flowcatalyst.router.groups import FailureScope
+from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.limits import PoolLimits, Success
 
 SOURCE = "http://config.test/"

@@ -1,15 +1,13 @@
 """What `flowcatalyst up` and `router` say at their start."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flowcatalyst.app.router import App
-from flowcatalyst.cli.run import _doing, _offered, tell_of_missing_files
+from flowcatalyst.cli.run import _doing, tell_of_missing_files
 from flowcatalyst.control.router_config import RouterConfig
 from flowcatalyst.control.settings import Settings, SyncSettings
-from flowcatalyst.core.credentials import hash_key, hash_password
 
 
 def test_a_router_without_a_queue_does_not_say_that_it_routes(tmp_path: Path) -> None:
@@ -17,18 +15,6 @@ def test_a_router_without_a_queue_does_not_say_that_it_routes(tmp_path: Path) ->
     assert _doing(app) == "is routing"
     app.config = RouterConfig()
     assert _doing(app) == "runs, but has no queue to read (its log says why)"
-
-
-@pytest.mark.parametrize(
-    ("auth", "offered"),
-    [
-        ({}, "API and live page"),
-        ({"mode": "basic", "admin": [f"ann:{hash_password(b'12345678')}"]}, "API and live page"),
-        ({"mode": "api_key", "admin": [hash_key(b"key")]}, "API"),
-    ],
-)
-def test_the_live_page_is_offered_where_a_browser_can_open_it(auth: dict[str, Any], offered: str) -> None:
-    assert _offered(Settings.model_validate({"auth": auth})) == offered
 
 
 def test_a_configuration_file_that_does_not_exist_is_named_at_once(

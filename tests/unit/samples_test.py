@@ -197,13 +197,16 @@ def test_prometheus_accepts_the_queries_of_the_dashboard(promtool: str, tmp_path
 
 
 def test_alerts_fire_when_they_should(promtool: str, tmp_path: Path) -> None:
-    def alert(name: str, at: str, labels: Mapping[str, str] | None) -> dict[str, Any]:
-        return {"eval_time": at, "alertname": name, "exp_alerts": [] if labels is None else [{"exp_labels": labels}]}
+    def alert(name: str, at: str, labels: Mapping[str, str] | None, summary: str = "") -> dict[str, Any]:
+        fires = {"exp_labels": labels, "exp_annotations": {"summary": summary} if summary else {}}
+        return {"eval_time": at, "alertname": name, "exp_alerts": [] if labels is None else [fires]}
 
     series = {
         'up{job="flowcatalyst"}': "1x4 0x10",
         "flowcatalyst_primary": "1x4 0x10",
         "flowcatalyst_health": "0x4 2x10",
+        'flowcatalyst_pool_longest_blocked_seconds{pool="A"}': "880+10x14",
+        'flowcatalyst_queue_oldest_message_seconds{queue="q"}': "3590x2 3700x12",
     }
     test = {
         "rule_files": [str(PACKAGING / "prometheus-rules.yml")],
@@ -219,6 +222,20 @@ def test_alerts_fire_when_they_should(promtool: str, tmp_path: Path) -> None:
                     alert("NobodyIsPrimary", "8m", {}),
                     alert("RouterDegraded", "4m", None),
                     alert("RouterDegraded", "8m", {}),
+                    alert("GroupBlocked", "2m", None),
+                    alert(
+                        "GroupBlocked",
+                        "4m",
+                        {"pool": "A"},
+                        "a group of pool A waits for a message that fails: see /monitoring/health",
+                    ),
+                    alert("MessagesOld", "6m", None),
+                    alert(
+                        "MessagesOld",
+                        "10m",
+                        {"queue": "q"},
+                        "the oldest message of queue q is older than an hour: see /monitoring/top-groups",
+                    ),
                 ],
             }
         ],

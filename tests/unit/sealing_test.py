@@ -82,7 +82,7 @@ def test_while_the_key_changes_the_newest_seals_and_all_of_them_open() -> None:
     before, both, after = Sealer(OLD), Sealer(GivenKeys([NEW, OLD])), Sealer(NEW)
     old, new = before.seal(SECRET, "orders"), both.seal(SECRET, "orders")
     assert both.open(old, "orders") == both.open(new, "orders") == after.open(new, "orders") == SECRET
-    assert (both.is_current(old), both.is_current(new)) == (False, True)
+    assert [both.key_id_of(one) == both.newest_id() for one in (old, new)] == [False, True]
     with pytest.raises(SealError):
         before.open(new, "orders")
 
@@ -149,7 +149,7 @@ def test_a_line_added_to_the_key_file_counts_at_once(tmp_path: Path) -> None:
     old_key = file.read_text()
     file.write_text(new_secret_key() + "\n" + old_key)
     new = sealer.seal(SECRET, "orders")
-    assert not sealer.is_current(old)
+    assert sealer.key_id_of(old) != sealer.newest_id()
     assert sealer.open(old, "orders") == sealer.open(new, "orders") == SECRET
 
 
@@ -161,9 +161,37 @@ def test_a_key_file_that_is_gone_is_not_replaced_to_open_what_it_sealed(tmp_path
     with pytest.raises(SealError, match=r"secret\.key, the key of all secrets, is gone: put it back, or restore"):
         sealer.open(sealed, "orders")
     assert not file.exists()
-    sealer.seal("another", "orders")
+    file.write_text(new_secret_key())
     with pytest.raises(SealError, match=r"sealed with a key that .*secret\.key does not have"):
         sealer.open(sealed, "orders")
+
+
+def test_no_key_file_is_made_beside_secrets_that_another_one_sealed(tmp_path: Path) -> None:
+    file = tmp_path / "secret.key"
+    sealed: list[str] = []
+    sealer = Sealer(KeyFile(file, lambda: bool(sealed)))
+    sealed.append(sealer.seal(SECRET, "orders"))
+    file.rename(tmp_path / "lost")
+    with pytest.raises(SealError, match=r"is gone: put it back, .* if it is lost, write into it what `flowcatalyst"):
+        sealer.seal("another", "others")
+    assert not file.exists()
+    (tmp_path / "lost").rename(file)
+    assert sealer.open(sealer.seal("another", "others"), "others") == "another"
+
+
+def test_a_key_file_that_is_no_text_gets_the_same_sentence_as_one_without_a_key(tmp_path: Path) -> None:
+    file = tmp_path / "secret.key"
+    file.write_bytes(b"\xff\xfe\x00 \x80")
+    with pytest.raises(SealError, match=r"cannot be used: it has as number 1 something that is not the base64") as told:
+        Sealer(KeyFile(file)).seal(SECRET, "orders")
+    assert "codec" not in str(told.value)
+
+
+def test_a_sealer_tells_of_keys_that_are_missing_without_opening_anything(tmp_path: Path) -> None:
+    old = [Sealer(OLD).seal(SECRET, code) for code in ("orders", "others")]
+    assert Sealer(OLD).problem_with([]) == Sealer(OLD).problem_with(old) == ""
+    assert "sealed with another key" in Sealer(NEW).problem_with(old)
+    assert "is gone: put it back" in Sealer(KeyFile(tmp_path / "secret.key")).problem_with(old)
 
 
 def test_a_key_file_that_cannot_be_used_says_so(tmp_path: Path) -> None:

@@ -186,6 +186,19 @@ def test_any_text_that_an_event_may_have_can_stand_in_its_headers(text: str) -> 
     assert unquote(own["X-Own-Correlation-Id"]) == unquote(own["X-Own-Causation-Id"]) == text
 
 
+def test_the_trace_of_an_event_goes_on_in_its_jobs_and_replaces_what_a_subscription_says() -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    wanted = subscription(headers={"TraceParent": "of nothing", "X-Own": "1"})
+    traced = job(event(extensions={"traceparent": parent, "tracestate": "a=1"}), wanted).headers
+    named = [(name, value) for name, value in traced if name.lower().startswith("trace")]
+    assert named == [("traceparent", parent), ("tracestate", "a=1")]
+    assert ("X-Own", "1") in traced
+    untraced = job(event(extensions={"traceparent": "nonsense", "tracestate": "a=1"}), wanted).headers
+    assert [(name, value) for name, value in untraced if name.lower().startswith("trace")] == [
+        ("TraceParent", "of nothing")
+    ]
+
+
 def test_the_group_of_a_job_is_never_too_long_for_one() -> None:
     wanted = subscription(code="c" * MAX_CODE_CHARS)
     check_subscription(wanted)

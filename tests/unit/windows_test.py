@@ -32,8 +32,11 @@ def test_every_count_of_a_window_is_what_was_added_in_it() -> None:
     work(stats, 5, duration_s=700.0)
     stats.attempt(Result.ERROR_CONFIG, 0.2)
     stats.retried, stats.nacked, stats.dead_lettered, stats.rate_limit_waits = 1, 2, 3, 4
+    stats.lag(5.0)
     windows = PoolWindows(stats, now=0.0)
     work(stats, 3, duration_s=0.02)
+    stats.lag(0.2)
+    stats.lag(-3.0)
     stats.attempt(Result.ERROR_PROCESS, 0.06)
     stats.attempt(Result.ERROR_CONNECTION, 2000.0)
     stats.retried += 10
@@ -45,9 +48,13 @@ def test_every_count_of_a_window_is_what_was_added_in_it() -> None:
         expected.attempt(Result.SUCCESS, duration_s)
     expected.attempt(Result.ERROR_PROCESS, 0.06)
     expected.attempt(Result.ERROR_CONNECTION, 2000.0)
+    expected.lag(0.2)
+    expected.lag(0.0)
     found = windows.window(FIVE_MINUTES_S, now=1.0).stats
     assert found.duration_sum_s == pytest.approx(expected.duration_sum_s)
     found.duration_sum_s = expected.duration_sum_s
+    assert found.lag_sum_s == pytest.approx(expected.lag_sum_s)
+    found.lag_sum_s = expected.lag_sum_s
     assert found == expected
 
 

@@ -33,6 +33,17 @@ async def test_without_create_what_is_missing_is_told_with_what_to_do(scene: Sce
     assert queue.setup_warnings == []
 
 
+async def test_what_a_producer_says_of_its_trace_is_in_the_headers(scene: Scene) -> None:
+    await scene.stream()
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    subject, plain = f"{scene.address.stream}.a", (await scene.plain()).jetstream()
+    for headers in ({"traceparent": parent, "tracestate": "a=1"}, {"traceparent": "nonsense"}, None):
+        await plain.publish(subject, BODY.encode(), headers=headers)
+    told, *untold = await take(scene.queue(), 3)
+    assert told.trace_context == (("traceparent", parent), ("tracestate", "a=1"))
+    assert [one.trace_context for one in untold] == [(), ()]
+
+
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [

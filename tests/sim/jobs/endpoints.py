@@ -23,6 +23,7 @@ class Endpoints:
         return {
             "healthy": self._good,
             "slow": self._slow,
+            "sluggish": self._sluggish,
             "flaky": self._flaky,
             "odd": self._odd,
             "down": self._down,
@@ -36,6 +37,10 @@ class Endpoints:
 
     def _slow(self, now: float, job_id: str) -> Answer:
         return self._rng.uniform(0.05, 0.2 if self._healed else 2.5), respond(200)
+
+    def _sluggish(self, now: float, job_id: str) -> Answer:
+        """Many of its attempts outlive the session of a process that is cut off, or the division that they began in."""
+        return self._rng.uniform(0.05, 0.2 if self._healed else 14.0), respond(200)
 
     def _flaky(self, now: float, job_id: str) -> Answer:
         return self._troubled(0.35, now, job_id)

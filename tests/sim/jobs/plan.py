@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from flowcatalyst.core.message import DEFAULT_POOL, DispatchMode, Terms
 from flowcatalyst.dispatch.job import DEFAULT_SEQUENCE, Job, Kind
@@ -95,6 +95,10 @@ class Plan:
     @property
     def is_prompt(self) -> bool:
         return self.theme == "prompt"
+
+    @property
+    def is_divided(self) -> bool:
+        return self.theme == "shares"
 
     @property
     def orders(self) -> Iterator[Order]:
@@ -190,6 +194,8 @@ class Draw:
 
 def draw_plan(seed: int) -> Plan:
     rng = random.Random(f"jobs:{seed}")
+    if seed % 16 in (9, 12):
+        return _shares(seed, rng)
     if seed % 8 == 5:
         return _lapse(seed, rng)
     if seed % 8 == 2:
@@ -227,6 +233,42 @@ def _lapse(seed: int, rng: random.Random) -> Plan:
         Act(rng.uniform(0.5, TROUBLES_S), "pause", rng.choice(plan.processes), rng.uniform(3.0, 7.0)) for _ in range(6)
     ]
     plan.acts = sorted([*(act for act in plan.acts if act.what != "crash"), *pauses], key=lambda act: act.at)
+    return plan
+
+
+def _shares(seed: int, rng: random.Random) -> Plan:
+    """Processes divide the limits of a pool, while some of them come, go, die, stand still and are cut off. There is
+    always more to do than they may: most jobs wait for no other, take long, and are not in one process's hands."""
+    plan = _troubles(seed, rng)
+    plan.theme, plan.processes = "shares", tuple(f"p{n}" for n in range(rng.choice((2, 2, 3, 4))))
+    plan.visibility_s, plan.troubles_s = 20.0, 2 * TROUBLES_S  # a process is taken for dead after a fifth of it
+    plan.store_faults.is_slow = 0.0
+    rate = rng.choice((None, None, rng.randint(30, 60)))
+    plan.pools = {DEFAULT_POOL: PoolLimits(rng.randint(1, 5), rate, capacity=rng.randint(2, 5))}
+    draw = Draw(rng, ("sluggish", "sluggish", "slow"), (DEFAULT_POOL,), _features(rng) - {"scheduled"})
+    patient = [
+        replace(
+            order,
+            terms=replace(order.terms, timeout_s=20.0),
+            mode=DispatchMode.IMMEDIATE if draw.chance(0.8) else order.mode,
+        )
+        for order in draw.orders(rng.randint(40, 60))
+    ]
+    late = plan.troubles_s * 0.7
+    plan.batches = sorted(
+        ((rng.choice((0.0, rng.uniform(0.0, late))), [order]) for order in patient), key=lambda batch: batch[0]
+    )
+    lives = [
+        Act(
+            rng.uniform(0.5, late),
+            rng.choice(("crash", "stop", "pause", "cut off", "cut off", "cut off")),
+            rng.choice(plan.processes),
+            rng.choice((1.0, rng.uniform(7.0, 12.0), rng.uniform(12.0, 20.0))),  # some for longer than a session lives
+            rng.randint(1, 60),
+        )
+        for _ in range(rng.randint(2, 6))
+    ]
+    plan.acts = sorted([*lives, *(act for act in plan.acts if draw.chance(0.2))], key=lambda act: act.at)
     return plan
 
 

@@ -30,6 +30,7 @@ from flowcatalyst.simulation.jobs.world import JobsWorld, NoAnswerError, Process
 from flowcatalyst.simulation.loop import SeededLoop, run_seeded
 from flowcatalyst.simulation.queue import Dice
 from flowcatalyst.simulation.rules.common import Violation
+from tests.sim.jobs.divided import DividedWorld
 from tests.sim.jobs.endpoints import Endpoints
 from tests.sim.jobs.plan import GROUPS, NACK_DELAY_S, Act, Order, Plan, draw_plan
 from tests.sim.jobs.sometimes import happened
@@ -119,7 +120,8 @@ class Stage:
 
     def _new_world(self) -> JobsWorld:
         http = SimulatedHttp(self.endpoints.behaviours(), 30.0)
-        return JobsWorld(self.loop, http, self.dice, self.plan.pools, **self._settings())
+        world = DividedWorld if self.plan.is_divided else JobsWorld
+        return world(self.loop, http, self.dice, self.plan.pools, **self._settings())
 
     def _settings(self) -> dict[str, Any]:
         plan = self.plan

@@ -21,6 +21,10 @@ COUNTED = (
     "acted on what was in hand",
     "refused: being delivered",
     "a hold reached what was in hand",
+    "limits are divided anew",
+    "a share ran out",
+    "a renewal failed",
+    "a process was taken for dead",
 )
 # What the history tells.
 WAYS_ON = (Kind.RETRIED, Kind.CANCELLED, Kind.CHANGED, Kind.EXPIRED)

@@ -8,7 +8,7 @@ WORKDIR /source
 COPY requirements.lock requirements-extras.lock pyproject.toml README.md LICENSE ./
 COPY src ./src
 # Which brokers it knows: --build-arg EXTRAS=nats. ActiveMQ's client needs a C compiler, which this image does not have.
-ARG EXTRAS=sqs,nats,postgres,redis,http2
+ARG EXTRAS=sqs,nats,postgres,redis,http2,otel
 RUN python -m venv /opt/flowcatalyst \
     && /opt/flowcatalyst/bin/pip install --no-cache-dir --disable-pip-version-check \
     --constraint requirements.lock --constraint requirements-extras.lock ".[${EXTRAS}]"

@@ -26,7 +26,7 @@ $(READY): requirements.lock pyproject.toml
 	@touch $@
 
 $(EXTRAS): $(READY) requirements-extras.lock
-	@echo "Installing the clients of SQS, NATS, Redis, PostgreSQL and HTTP/2 into $(VENV) (first run only) ..."
+	@echo "Installing the clients of SQS, NATS, Redis, PostgreSQL, HTTP/2 and OpenTelemetry into $(VENV) (first run only) ..."
 	@$(PIP) -r requirements-extras.lock
 	@touch $@
 
@@ -44,7 +44,7 @@ $(ACTIVEMQ): $(READY) requirements-activemq.lock
 	  { echo "The AMQP client cannot be built: it needs a C compiler. On Debian: apt-get install $$($(NEEDS) compiler)"; exit 1; }
 	@touch $@
 
-extras: $(EXTRAS) ## Add what SQS and NATS queues, a Redis standby, PostgreSQL and HTTP/2 need
+extras: $(EXTRAS) ## Add what SQS and NATS queues, a Redis standby, PostgreSQL, HTTP/2 and traces need
 
 activemq: $(ACTIVEMQ) ## Add what ActiveMQ queues need (builds the AMQP client, needs a C compiler)
 

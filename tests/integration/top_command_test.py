@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -162,7 +163,14 @@ class Screen:
         self._master, self._slave = pty.openpty()
         self.resize(24, 80)
         command = [sys.executable, "-m", "flowcatalyst", "top", "--interval", "1", "--router", url]
-        self.process = subprocess.Popen(command, stdin=self._slave, stdout=self._slave, stderr=self._slave)
+        # What shells and readline export says how large the terminal was, and hides what it is now.
+        self.process = subprocess.Popen(
+            command,
+            stdin=self._slave,
+            stdout=self._slave,
+            stderr=self._slave,
+            env={**os.environ, "COLUMNS": "80", "LINES": "24"},
+        )
         self.shown = ""
 
     def resize(self, height: int, width: int) -> None:
@@ -174,9 +182,10 @@ class Screen:
     def until(self, text: str) -> str:
         """What was drawn since the last time, up to this text."""
         drawn = ""
+        deadline = time.monotonic() + PATIENCE_S  # for all of it: a router that is gone is drawn again and again
         while text not in drawn:
-            ready, _, _ = select.select([self._master], [], [], PATIENCE_S)
-            assert ready, f"{text!r} never came: {drawn}"
+            ready, _, _ = select.select([self._master], [], [], max(0, deadline - time.monotonic()))
+            assert ready, f"{text!r} never came: {drawn[-2000:]}"
             drawn += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", os.read(self._master, 65536).decode(errors="replace"))
         return drawn
 

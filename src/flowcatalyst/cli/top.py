@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console, ConsoleDimensions, Group
 from rich.live import Live
 
 from flowcatalyst.cli.router_api import Key, Router, RouterApi
@@ -142,8 +142,9 @@ class _Screen:
         return True
 
     def _draw(self, live: Live) -> None:
-        size = self._console.size
-        live.update(Group(*frame(self._view, size.width, size.height)), refresh=True)
+        size = os.get_terminal_size(sys.stdout.fileno())  # not COLUMNS and LINES, which do not change with the terminal
+        self._console.size = ConsoleDimensions(size.columns, size.lines)
+        live.update(Group(*frame(self._view, size.columns, size.lines)), refresh=True)
 
 
 @contextmanager

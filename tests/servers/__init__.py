@@ -1,5 +1,6 @@
 """Real servers for tests and benchmarks: found on this machine, or installed as Debian packages."""
 
+import fcntl
 import os
 import socket
 import subprocess
@@ -17,6 +18,9 @@ REQUIRED = bool(os.environ.get("TEST_REQUIRE_SERVERS"))
 
 # So begins the reason of a skip that the terminal summary repeats: nobody shall take it for a pass.
 NOT_TESTED = "NOT TESTED: "
+
+# How long apt-get waits for another apt-get: an image that has just booted may install things of its own.
+OTHERS_INSTALL_S = 300
 
 
 class ServerMissingError(Exception):
@@ -86,10 +90,22 @@ def free_port() -> int:
 
 
 def _install(package: str) -> None:
-    print(f"Installing {package} ...", flush=True)
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    """One process at a time, which waits for whoever else installs something on this machine.
+
+    The two runs of `python -m tests` want different packages in the same second, and apt-get refuses the second one.
+    """
+    needs.CACHE.mkdir(exist_ok=True)
+    with (needs.CACHE / "apt-get.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        print(f"Installing {package} ...", flush=True)
+        install = ["apt-get", "install", "-y", "--no-install-recommends", package]
+        if not _done(install):
+            _done(["apt-get", "update"])
+            _done(install)
+
+
+def _done(command: list[str]) -> bool:
+    command = [*command, "-qq", "-o", f"DPkg::Lock::Timeout={OTHERS_INSTALL_S}"]
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    install = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package]
-    if subprocess.run(install, env=environment, **quiet).returncode != 0:  # type: ignore[call-overload]
-        subprocess.run(["apt-get", "update", "-qq"], env=environment, **quiet)  # type: ignore[call-overload]
-        subprocess.run(install, env=environment, **quiet)  # type: ignore[call-overload]
+    done = subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return done.returncode == 0

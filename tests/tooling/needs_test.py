@@ -133,6 +133,22 @@ def test_nothing_is_installed_that_the_line_does_not_know() -> None:
     assert all("$(NEEDS) compiler" in line for path, line in commands if "DEBIAN_FRONTEND" in line)
 
 
+def test_who_installs_waits_for_whoever_else_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An apt-get that fails while another one runs, as the real one does if it is not told to wait."""
+    folder, log = tmp_path / "bin", tmp_path / "log"
+    folder.mkdir()
+    script = f'#!/bin/sh\nmkdir {tmp_path}/busy || exit 100\nsleep 0.3\necho "$1 $4" >> {log}\nrmdir {tmp_path}/busy\n'
+    (folder / "apt-get").write_text(script)
+    (folder / "apt-get").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=os.pathsep)
+    code = "import sys; from tests import servers; servers.needs.CACHE = servers.needs.Path(sys.argv[1])"
+    packages, cache = ["redis-server", "nginx-light", "chromium"], str(tmp_path / "cache")
+    commands = [[sys.executable, "-c", f"{code}; servers._install('{one}')", cache] for one in packages]
+    for process in [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) for command in commands]:
+        assert process.wait() == 0
+    assert sorted(log.read_text().splitlines()) == sorted(f"install {one}" for one in packages)
+
+
 def test_the_line_needs_no_package_and_comes_before_all_else_of_make_test() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-S", ROOT / "tests" / "servers" / "needs.py"], capture_output=True, text=True

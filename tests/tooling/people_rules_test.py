@@ -138,3 +138,14 @@ class TestSkips:
         assert not broken("a skip takes effect", history(*slot, *skipped, (W, "m0", OK), dead))
         resumed = (Kind.RESUMED, "", POOL)
         assert not broken("a skip takes effect", history((Kind.PAUSED, "", POOL), *skipped, resumed, dead))
+        fewer = ((Kind.LIMITS, DEFAULT_POOL, PoolLimits(2)), *slot[1:], slot[0])
+        assert not broken("a skip takes effect", history(*fewer, *skipped, (W, "m0", OK), dead))
+        more = (*slot, (Kind.LIMITS, DEFAULT_POOL, PoolLimits(2)))
+        assert broken("a skip takes effect", history(*more, *skipped, (W, "m0", OK), dead)) == ["m1"]
+
+    def test_a_skip_of_what_is_a_dead_letter_already_has_nothing_left_to_do(self) -> None:
+        dead: tuple[Line, ...] = ((Kind.SKIP, "m1"), (Kind.DEAD_LETTERED, "m1", "skipped by ann"), (Kind.SKIP, "m1"))
+        rule = "what is skipped is not tried again"
+        assert not broken(rule, history(*published("m1"), *dead, (Kind.REMOVED, "m1")))
+        again = ((Kind.CRASHED, ""), (Kind.SKIP, "m1"), (Kind.REMOVED, "m1"))
+        assert broken(rule, history(*published("m1"), *dead, *again)) == ["m1"]

@@ -138,6 +138,17 @@ def test_a_recovered_endpoint_without_messages_need_not_be_tried() -> None:
     assert not broken(rule, history(*tried))
 
 
+def test_attempts_that_hang_since_before_an_endpoint_recovered_are_waited_for_if_they_are_several() -> None:
+    hanging = [(line, Facts(f"g{n}", target="http://shop/")) for n, line in enumerate(("m1", "m2", "m3"))]
+    sent = tuple(one for name, facts in hanging for one in published(name, facts=facts))
+    recovered, rule = (Kind.RECOVERED, "", "shop"), "recovered endpoints are tried"
+    assert broken(rule, history(*sent, (A, "m1"), recovered, *after(100))) == [""]
+    several = (*sent, (A, "m1"), (A, "m2"), recovered, *after(100))
+    assert not broken(rule, history(*several))
+    assert not broken(rule, history(*several, (W, "m1", FAILED), *after(50)))
+    assert broken(rule, history(*several, (W, "m1", FAILED), *after(100))) == [""]
+
+
 def test_receives_after_an_attempt_or_a_reload_do_not_count() -> None:
     receives: tuple[Line, ...] = ((R, "m1", 1), (R, "m1", 2))
     rule = "received no more than needed"

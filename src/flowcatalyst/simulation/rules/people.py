@@ -34,17 +34,20 @@ def what_is_skipped_is_not_tried_again(events: Sequence[Event], promises: Promis
     skipped: dict[str, bool] = {}  # message -> whether an attempt was in flight then; until it ended
     wanted: set[str] = set()  # all that somebody skipped
     in_flight: set[str] = set()
+    leaving: set[str] = set()  # dead letters whose ack is under way: a skip has nothing left to do
     for event in events:
         name = event.message
         if event.kind in LIFE_ENDS:
             skipped.clear()
             wanted.clear()
             in_flight.clear()
+            leaving.clear()
         elif not name or name.partition("#")[0] in copied:
             continue
         elif event.kind is Kind.SKIP:
-            skipped[name] = name in in_flight
             wanted.add(name)
+            if name not in leaving:
+                skipped[name] = name in in_flight
         elif event.kind is Kind.ATTEMPT:
             in_flight.add(name)
             if name in skipped:
@@ -65,6 +68,7 @@ def what_is_skipped_is_not_tried_again(events: Sequence[Event], promises: Promis
                 yield Violation(event.at, name, f"skipped, and a dead letter because of: {event.value}")
             skipped.pop(name, None)
             in_flight.discard(name)
+            leaving.add(name)
         elif event.kind is Kind.TAKEN:
             skipped.pop(name, None)
         elif event.kind is Kind.REMOVED and name in skipped:

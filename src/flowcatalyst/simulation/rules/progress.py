@@ -42,8 +42,14 @@ def endpoints_share_their_pool(events: Sequence[Event], promises: Promises) -> I
 
 
 def recovered_endpoints_are_tried(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
-    """An endpoint that answers again gets an attempt within a minute if there is something for it that may start."""
+    """An endpoint that answers again gets an attempt within a minute if there is something for it that may start.
+
+    One attempt that hangs since before, as the probe of a breaker does, is no excuse. Several are: they may have all
+    slots that their endpoint can get, and nobody knows that it answers again until the first of them has timed out.
+    """
     messages, stopped = Messages.of(events), Stopped()
+    in_flight: dict[str, set[str]] = defaultdict(set)  # by host
+    several_until: dict[str, float] = {}  # host -> when it last had more than one
     owed: dict[str, dict[str, None]] = defaultdict(dict)  # by host: published and not settled
     untried: dict[str, float] = {}  # host -> recovered at
     for event in events:
@@ -51,6 +57,7 @@ def recovered_endpoints_are_tried(events: Sequence[Event], promises: Promises) -
             if event.at <= recovered_at + PROBE_S:
                 continue
             free_from = min((stopped.free_from(messages.facts[name]) for name in owed[host]), default=inf)
+            free_from = max(free_from, inf if len(in_flight[host]) > 1 else several_until.get(host, 0.0))
             if event.at > max(recovered_at, free_from) + PROBE_S:
                 del untried[host]
                 yield Violation(event.at, "", f"{host} answers again since {recovered_at:.1f} s and was not tried")
@@ -60,11 +67,19 @@ def recovered_endpoints_are_tried(events: Sequence[Event], promises: Promises) -
         elif event.kind is Kind.RECOVERED and owed[event.value]:
             untried[event.value] = event.at
         elif event.kind is Kind.ATTEMPT:
+            in_flight[messages.host(event.message)].add(event.message)
             untried.pop(messages.host(event.message), None)
-        elif event.kind is Kind.DEAD_LETTERED or (event.kind is Kind.ANSWER and event.value.result is Result.SUCCESS):
+        elif event.kind in (Kind.ANSWER, Kind.UNKNOWN):
+            host = messages.host(event.message)
+            if len(in_flight[host]) > 1:
+                several_until[host] = event.at
+            in_flight[host].discard(event.message)
+        if event.kind is Kind.DEAD_LETTERED or (event.kind is Kind.ANSWER and event.value.result is Result.SUCCESS):
             owed[messages.host(event.message)].pop(event.message, None)
         elif event.kind in DISTURBANCES:
             untried.clear()
+            if event.kind in LIFE_ENDS:
+                in_flight.clear()
 
 
 def waits_no_longer_than_asked(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:

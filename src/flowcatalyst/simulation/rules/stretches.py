@@ -61,6 +61,7 @@ class Pools(defaultdict[str, PoolState]):
     def note(self, event: Event, messages: Messages) -> None:
         if event.kind is Kind.LIMITS and event.value is not None:
             self[event.pool].limits = event.value
+            self[event.pool].look(event.at)  # with fewer slots, those in flight may have them all
         elif event.kind in LIFE_ENDS:
             for state in self.values():
                 state.in_flight.clear()

@@ -1,6 +1,7 @@
 """The rules about several queues and about starvation: what they excuse, and what they do not."""
 
 from flowcatalyst.core.message import DEFAULT_POOL, Nack, Retry
+from flowcatalyst.router.breaker import SUCCESSES_TO_CLOSE
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.simulation.history import Facts, Kind, Lost
 from tests.tooling.histories import FAILED, NEXT, OK, PATIENCE, A, Line, P, R, V, W, after, broken, history, published
@@ -138,15 +139,16 @@ def test_a_recovered_endpoint_without_messages_need_not_be_tried() -> None:
     assert not broken(rule, history(*tried))
 
 
-def test_attempts_that_hang_since_before_an_endpoint_recovered_are_waited_for_if_they_are_several() -> None:
-    hanging = [(line, Facts(f"g{n}", target="http://shop/")) for n, line in enumerate(("m1", "m2", "m3"))]
-    sent = tuple(one for name, facts in hanging for one in published(name, facts=facts))
+def test_attempts_that_hang_since_before_an_endpoint_recovered_are_waited_for_if_they_are_no_probes() -> None:
+    names = ["m0", "m1", "m2", "m3", "m4"]
+    sent = [line for name in names for line in published(name, facts=Facts(name, target="http://shop/"))]
     recovered, rule = (Kind.RECOVERED, "", "shop"), "recovered endpoints are tried"
-    assert broken(rule, history(*sent, (A, "m1"), recovered, *after(100))) == [""]
-    several = (*sent, (A, "m1"), (A, "m2"), recovered, *after(100))
-    assert not broken(rule, history(*several))
-    assert not broken(rule, history(*several, (W, "m1", FAILED), *after(50)))
-    assert broken(rule, history(*several, (W, "m1", FAILED), *after(100))) == [""]
+    probes = [(A, name) for name in names[:SUCCESSES_TO_CLOSE]]
+    assert broken(rule, history(*sent, *probes, recovered, *after(100))) == [""]
+    more = [*sent, *probes, (A, "m3"), recovered, *after(100)]
+    assert not broken(rule, history(*more))
+    assert not broken(rule, history(*more, (W, "m1", FAILED), *after(50)))
+    assert broken(rule, history(*more, (W, "m1", FAILED), *after(100))) == [""]
 
 
 def test_receives_after_an_attempt_or_a_reload_do_not_count() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from flowcatalyst.core.message import ErrorKind, Nack, Result, Retry
+from flowcatalyst.router.breaker import SUCCESSES_TO_CLOSE
 from flowcatalyst.router.policy import DEFAULT_DELAYS
 from flowcatalyst.simulation.history import Event, Kind
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Stopped, Violation
@@ -44,12 +45,12 @@ def endpoints_share_their_pool(events: Sequence[Event], promises: Promises) -> I
 def recovered_endpoints_are_tried(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
     """An endpoint that answers again gets an attempt within a minute if there is something for it that may start.
 
-    One attempt that hangs since before, as the probe of a breaker does, is no excuse. Several are: they may have all
-    slots that their endpoint can get, and nobody knows that it answers again until the first of them has timed out.
+    Attempts that hang since before are no excuse as long as they can all be probes of a breaker. More of them are: they
+    may have all slots that their endpoint can get, and nobody knows that it answers again until some have timed out.
     """
     messages, stopped = Messages.of(events), Stopped()
     in_flight: dict[str, set[str]] = defaultdict(set)  # by host
-    several_until: dict[str, float] = {}  # host -> when it last had more than one
+    many_until: dict[str, float] = {}  # host -> when it last had more than probes
     owed: dict[str, dict[str, None]] = defaultdict(dict)  # by host: published and not settled
     untried: dict[str, float] = {}  # host -> recovered at
     for event in events:
@@ -57,7 +58,7 @@ def recovered_endpoints_are_tried(events: Sequence[Event], promises: Promises) -
             if event.at <= recovered_at + PROBE_S:
                 continue
             free_from = min((stopped.free_from(messages.facts[name]) for name in owed[host]), default=inf)
-            free_from = max(free_from, inf if len(in_flight[host]) > 1 else several_until.get(host, 0.0))
+            free_from = max(free_from, inf if len(in_flight[host]) > SUCCESSES_TO_CLOSE else many_until.get(host, 0.0))
             if event.at > max(recovered_at, free_from) + PROBE_S:
                 del untried[host]
                 yield Violation(event.at, "", f"{host} answers again since {recovered_at:.1f} s and was not tried")
@@ -71,8 +72,8 @@ def recovered_endpoints_are_tried(events: Sequence[Event], promises: Promises) -
             untried.pop(messages.host(event.message), None)
         elif event.kind in (Kind.ANSWER, Kind.UNKNOWN):
             host = messages.host(event.message)
-            if len(in_flight[host]) > 1:
-                several_until[host] = event.at
+            if len(in_flight[host]) > SUCCESSES_TO_CLOSE:
+                many_until[host] = event.at
             in_flight[host].discard(event.message)
         if event.kind is Kind.DEAD_LETTERED or (event.kind is Kind.ANSWER and event.value.result is Result.SUCCESS):
             owed[messages.host(event.message)].pop(event.message, None)

@@ -175,8 +175,8 @@ def report(slices: list[Slice]) -> None:
     found = list(costs(slices))
     print(f"\n{'a page costs':12} {'CPU per message, median (90 %)':>34} {'throughput, median (90 %)':>34}")
     for view in (*dict.fromkeys(one.view for one in found), "all"):
-        chosen = [one for one in found if view in ("all", one.view)]
-        cpu, throughput = interval([one.cpu for one in chosen]), interval([one.throughput for one in chosen])
+        of_view = [one for one in found if view in ("all", one.view)]
+        cpu, throughput = interval([one.cpu for one in of_view]), interval([one.throughput for one in of_view])
         print(f"{view:12} {cpu:>34} {throughput:>34}")
 
 

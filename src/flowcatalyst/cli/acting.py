@@ -1,7 +1,8 @@
 """`flowcatalyst skip`, `retry`, `pause` and `resume`: acting on one message, pool or endpoint of a router that runs."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -66,13 +67,27 @@ def resume(what: What, name: Name, router: Router = None, key: Key = None) -> No
     _set(RouterApi(router, key), "resume", what, name)
 
 
+_NOT_HERE: Final = "this router has no such pool now"
+
+
+def _are(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"
+
+
+def _in_flight(view: Mapping[str, Any]) -> str:
+    return f"{_are(view['inFlight'], 'attempt is', 'attempts are')} in flight"
+
+
 def _set(api: RouterApi, action: str, what: Pausable, name: str) -> None:
     if what is Pausable.POOL:
-        view: dict[str, Any] = api.post("/monitoring/pools", name, action)
-        waiting = f"{view['queued']:,} messages wait in it, {view['inFlight']:,} attempts are in flight"
+        view: Any = api.post("/monitoring/pools", name, action)
+        if view is None:  # it is not there now
+            print_text(f"Pool {name} is {'paused' if action == 'pause' else 'not paused any more'}; {_NOT_HERE}.")
+            return
+        waiting = f"{_are(view['queued'], 'message waits', 'messages wait')} in this router, {_in_flight(view)}"
     else:
         view = api.post(f"/monitoring/endpoints/{action}", query={"endpoint": name})
-        waiting = f"{view['waiting']:,} groups wait for it, {view['inFlight']:,} attempts are in flight"
+        waiting = f"{_are(view['waiting'], 'group waits', 'groups wait')} for it in this router, {_in_flight(view)}"
     by = f" by {view['pausedBy']}" if view["pausedBy"] else ""
     state = f"is paused{by}" if view["pausedBy"] is not None else "is not paused any more"
     print_text(f"{what.capitalize()} {name} {state}; {waiting}.")

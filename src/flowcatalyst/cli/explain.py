@@ -10,6 +10,7 @@ import typer
 
 from flowcatalyst.cli.router_api import AsJson, Key, Router, RouterApi
 from flowcatalyst.cli.words import answer_in_words, command, duration, print_json, print_text
+from flowcatalyst.core.words import count
 
 EXIT_UNKNOWN: Final = 1
 INDENT: Final = "  "
@@ -111,7 +112,7 @@ def _head(found: Mapping[str, Any]) -> str:
     head = found["head"]
     if head is None:
         return ""
-    failed = f", failed {head['failures']} times" if head["failures"] else ""
+    failed = f", failed {count(head['failures'], 'time')}" if head["failures"] else ""
     to = f", to {head['endpoint']}" if head["endpoint"] else ""
     return f"message {head['id']} ({head['where'].lower().replace('_', ' ')}{failed}{to})"
 

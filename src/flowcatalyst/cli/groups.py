@@ -20,6 +20,7 @@ from flowcatalyst.cli.words import (
     said,
     why_blocked,
 )
+from flowcatalyst.core.words import count
 
 PATH: Final = "/monitoring/groups"
 SHOWN: Final = 100
@@ -121,7 +122,7 @@ def skip_head(api: RouterApi, group: str, yes: bool) -> None:
     answer = answer_in_words(found["lastAnswer"])
     last = f", last answer: {answer}" if answer else ""
     behind = f"{found['waitingBehind']:,} {'' if found['waitingBehindExact'] else 'or more '}wait behind it"
-    what = f"message {head['id']} of group {group} (failed {head['failures']} times{last}; {behind})"
+    what = f"message {head['id']} of group {group} (failed {count(head['failures'], 'time')}{last}; {behind})"
     confirm(f"Skip {what} into the dead letters?", yes)
     said(api.post("/monitoring/messages", head["brokerId"], "skip"))
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -190,21 +191,28 @@ class DeadLetters:
 
     async def replay_all(self, publishers: Mapping[str, Publisher], wanted: LetterFilter = ANY) -> AsyncIterator[int]:
         """Replay every letter of a filter that there is now, oldest first; yields how many, as they go. Those that end
-        here again meanwhile, and those whose body is not text, are not touched.
+        here again meanwhile, and those whose body is not text, are not touched. Raises `UnknownQueueError` in the end
+        if some are of queues that are not known here: these stay.
         """
-        last, after = await self._last_number(), 0
+        last, after, unknown = await self._last_number(), 0, Counter[str]()
         while True:
             async with self._replaying:
                 found = await self.page(REPLAY_BATCH, after, wanted=wanted)
                 batch = [one for one in found if one.number <= last]
                 if not batch:
-                    return
+                    break
                 after = batch[-1].number
                 texts = [letter for letter in batch if letter.is_text]
                 for queue in dict.fromkeys(letter.queue for letter in texts):
                     mine = [letter for letter in texts if letter.queue == queue]
+                    if queue not in publishers:
+                        unknown[queue] += len(mine)
+                        continue
                     await self._replay_batch(mine, publishers)
                     yield len(mine)
+        if unknown:
+            left = ", ".join(f"{number} of queue {queue!r}" for queue, number in unknown.items())
+            raise UnknownQueueError(f"all were replayed but {left}, which is not known here: these stay dead letters")
 
     async def purge(self, number: int) -> bool:
         return await self._delete([number]) == 1

@@ -4,10 +4,11 @@ import asyncio
 from collections import Counter
 from typing import Final
 
-from flowcatalyst.control.explanation import Action, Explanation, ThingKind, ThingState, count, of_job, seconds, segment
+from flowcatalyst.control.explanation import Action, Explanation, ThingKind, ThingState, of_job, seconds, segment
 from flowcatalyst.control.group_states import Answer
 from flowcatalyst.control.view import RouterView
 from flowcatalyst.control.waits import wait_of
+from flowcatalyst.core.words import count
 from flowcatalyst.dispatch.job import FINISHED, JobState, Status
 from flowcatalyst.dispatch.store.contract import Filter, GroupState, UnknownJobError
 from flowcatalyst.dispatch.store.platform_contract import UnknownEventError

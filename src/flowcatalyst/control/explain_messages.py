@@ -9,7 +9,6 @@ from flowcatalyst.control.explanation import (
     Explanation,
     ThingKind,
     ThingState,
-    count,
     of_group,
     of_message,
     of_pool,
@@ -22,10 +21,12 @@ from flowcatalyst.control.waits import pool_code_of, wait_of
 from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
 from flowcatalyst.core.message import DEFAULT_POOL, Delivery, parse_pointer
 from flowcatalyst.core.targets import endpoint_of, origin_of
+from flowcatalyst.core.words import count
 from flowcatalyst.queues.inspection import COUNTED, SEARCHED, InspectableQueue, Lock, StoredMessage, inspectable
 from flowcatalyst.router.blocked import FailedMessage
 from flowcatalyst.router.cause import Cause
 from flowcatalyst.router.explain import Wait
+from flowcatalyst.router.pauses import PauseKind, Stop
 from flowcatalyst.router.pool import Pool
 
 ESTIMATED_FROM_S: Final = 300.0
@@ -41,6 +42,11 @@ _STATES: Final = {
 
 
 _BY_PEOPLE: Final = (Cause.POOL_PAUSED, Cause.ENDPOINT_PAUSED, Cause.GROUP_HELD, Cause.FENCE)
+_STOPPED: Final = {
+    PauseKind.POOL: Cause.POOL_PAUSED,
+    PauseKind.ENDPOINT: Cause.ENDPOINT_PAUSED,
+    PauseKind.GROUP: Cause.GROUP_HELD,
+}
 _FORESEEN: Final = (Cause.SLOTS, Cause.RATE_LIMIT)  # what is before it goes at a pace that is known
 
 
@@ -137,8 +143,9 @@ class Messages:
         if delivery.skip:
             found.chain.append(f"It becomes a dead letter instead of being tried: {delivery.skip}.")
         if found.facts["copiesDropped"]:
-            copies = count(self._app.tracker.copies_of(found.id), "copy", "copies")
-            found.chain.append(f"{copies} of it came meanwhile and were dropped.")
+            copies = self._app.tracker.copies_of(found.id)
+            were = "was" if copies == 1 else "were"
+            found.chain.append(f"{count(copies, 'copy', 'copies')} of it came meanwhile and {were} dropped.")
 
     def _estimate(self, found: Explanation, delivery: Delivery, wait: Wait, at_head: Wait, pool: Pool | None) -> None:
         if pool is None or wait.cause in (Cause.ANSWER, Cause.CONFIRMATION):
@@ -157,7 +164,10 @@ class Messages:
             ahead = next((place for place, one in enumerate(group) if one is delivery), 0) + (group.busy is not None)
         begins_s = 0.0 if at_head.until is None else max(0.0, at_head.until - self._now)
         if at_head.cause in _FORESEEN:
-            begins_s += pool.ready_count * attempt_s / max(1, pool.limits.concurrency)
+            pace_s = attempt_s / max(1, pool.limits.concurrency)
+            if pool.limits.rate_per_minute:
+                pace_s = max(pace_s, 60.0 / pool.limits.rate_per_minute)
+            begins_s += pool.ready_count * pace_s
         found.estimate_s = begins_s + ahead * attempt_s
         failing = wait.first is not None and self._engine.failed.of(wait.first) is not None
         condition = ", if the first of its group is delivered then" if failing else ""
@@ -205,11 +215,29 @@ class Messages:
         )
         found.facts = {"failures": failed.failures, "failingMs": round((self._now - failed.since) * 1000)}
         self._add_answer(found, failed)
-        found.actions = [
-            of_message(name, "retry", "try it now"),
-            of_message(name, "skip", "give it up: it becomes a dead letter"),
-        ]
+        if (stop := self._engine.acts.stop_of(failed)) is not None:
+            self._stopped(found, stop)
+        else:
+            found.actions.append(of_message(name, "retry", "try it now"))
+        if reason := self._engine.skips.find(failed.broker_id):
+            found.chain.append(f"It becomes a dead letter when its turn comes: {reason}.")
+        found.actions.append(of_message(name, "skip", "give it up: it becomes a dead letter"))
         return found
+
+    def _stopped(self, found: Explanation, stop: Stop) -> None:
+        """A person has to let it go on, whatever else it waits for."""
+        found.state = ThingState.HELD if stop.kind is PauseKind.GROUP else ThingState.PAUSED
+        found.cause = _STOPPED[stop.kind]
+        found.chain.append(f"It also waits for {stop.what}.")
+        found.next_attempt_in_s = found.estimate_s = None
+        found.estimate = "When a person lets it go on."
+        if stop.kind is PauseKind.POOL:
+            found.actions.append(of_pool(stop.name, "resume", f"resume pool {stop.name}"))
+        elif stop.kind is PauseKind.GROUP:
+            found.actions.append(of_group(stop.name, "release", f"release group {stop.name}"))
+        else:
+            path = f"/monitoring/endpoints/resume?endpoint={segment(stop.name)}"
+            found.actions.append(Action("resume", path, f"resume {stop.name}"))
 
     def _delivered(self, name: str, at: float) -> Explanation:
         text = f"Message {name} was delivered {seconds(self._now - at)} ago."
@@ -268,7 +296,8 @@ class Messages:
             ahead = f"{COUNTED:,} or more messages" if stored.ahead >= COUNTED else count(stored.ahead, "message")
             first = lane.head_id if head is None else f"message {head.message_id}"
             found.cause = "BEHIND_HEAD"
-            found.chain.append(f"{ahead} of its group {group} are before it; the first is {first}.")
+            are = "is" if stored.ahead == 1 else "are"
+            found.chain.append(f"{ahead} of its group {group} {are} before it; the first is {first}.")
         if lane.lock is Lock.DELAYED:
             whose = "It" if not stored.ahead else "The first"
             found.cause = "NACKED" if not stored.ahead else found.cause
@@ -286,26 +315,36 @@ class Messages:
         if not self._app.at_work:
             found.state, found.cause = ThingState.STANDBY, "STANDBY"
             found.chain.append("This router does not work now: it is a standby or disabled.")
-        elif pool is not None and pool.paused:
-            found.state, found.cause = ThingState.PAUSED, Cause.POOL_PAUSED
-            found.chain.append(f"Pool {pool.code} is paused, so nothing is received for it.")
-            found.actions.append(of_pool(pool.code, "resume", f"resume pool {pool.code}"))
+        elif (stop := self._stop_of(stored, found, pool)) is not None:
+            self._stopped(found, stop)
         elif pool is not None and lane.lock is Lock.NONE and not pool.free_capacity:
             found.cause = Cause.CAPACITY
             found.chain.append(f"Pool {pool.code} has no free capacity: it holds {pool.size} messages.")
         if reason := self._engine.skips.find(stored.broker_id):
             found.chain.append(f"It becomes a dead letter when its turn comes: {reason}.")
-        if group is not None and lane.lock is Lock.DELAYED:
+        is_stopped = found.state in (ThingState.PAUSED, ThingState.HELD)
+        if group is not None and lane.lock is Lock.DELAYED and not is_stopped:
             found.actions.append(of_group(group, "retry-head", "try the first of its group now"))
+        if group is not None and lane.lock is Lock.DELAYED:
             found.actions.append(
                 of_group(group, "skip-head", "give up the first of its group: it becomes a dead letter")
             )
         found.actions.append(of_message(found.id, "skip", "give it up: it becomes a dead letter"))
         return found
 
+    def _stop_of(self, stored: StoredMessage, found: Explanation, pool: Pool | None) -> Stop | None:
+        """Whom it waits for, in the pool that it will go to."""
+        target: str | None = None
+        with suppress(InvalidMessageError):
+            target = parse_pointer(stored.body).mediation_target
+        code = pool.code if pool is not None else found.pool or DEFAULT_POOL
+        return self._engine.pauses.stop_of(code, found.group, target, endpoint_of, origin_of)
+
     def never_seen(self, name: str, kind: ThingKind | None) -> Explanation:
         what = "message, job, event, group or pool" if kind is None else kind.lower()
         text = f"No {what} {name!r} is known here: it was never seen, or was delivered longer ago than is remembered."
+        if kind in (None, ThingKind.GROUP):
+            text += " A group is known as long as a message of it waits or is held."
         if not self._app.at_work:
             text = f"No {what} {name!r} is known here, and this router does not work now: ask the primary one."
         found = Explanation(name, ThingKind.UNKNOWN, ThingState.NEVER_SEEN, "NEVER_SEEN", text)

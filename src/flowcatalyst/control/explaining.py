@@ -79,7 +79,8 @@ async def explain_group(app: RouterView, name: str) -> Explanation | None:
             f"Its latest attempt, {seconds(state.last_answer.ago_s)} ago, got: {state.last_answer.detail}."
         )
     behind = f"{state.behind}{'' if state.behind_is_exact else ' or more'}"
-    found.chain.append(f"{behind} of its messages wait behind it.")
+    waits = "waits" if state.behind == 1 and state.behind_is_exact else "wait"
+    found.chain.append(f"{behind} of its messages {waits} behind it.")
     if state.next_attempt_in_s is not None:
         found.estimate_s = state.next_attempt_in_s
         found.estimate = f"Its next attempt is due in {seconds(state.next_attempt_in_s)}."

@@ -95,10 +95,6 @@ def of_job(job_id: str, act: str, text: str) -> Action:
     return Action(act, f"/api/dispatch-jobs/{segment(job_id)}/{act}", text)
 
 
-def count(number: int, one: str, several: str = "") -> str:
-    return f"{number} {one if number == 1 else several or one + 's'}"
-
-
 def seconds(value: float) -> str:
     """For people."""
     if value < 1.0:

@@ -15,7 +15,8 @@ from flowcatalyst.control import stored_messages
 from flowcatalyst.control.view import RouterView
 from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.core.message import Delivery, MessagePointer
-from flowcatalyst.core.targets import endpoint_of
+from flowcatalyst.core.targets import endpoint_of, origin_of
+from flowcatalyst.core.words import count
 from flowcatalyst.queues.inspection import COUNTED, InspectableQueue, Lock, StoredGroup, inspectable
 from flowcatalyst.router.blocked import FailedMessage
 from flowcatalyst.router.cause import Cause
@@ -135,7 +136,7 @@ class GroupStates:
 
     async def page(self, which: GroupFilter, limit: int, after: Cursor | None = None) -> GroupPage:
         """Those that stand still first, longest first."""
-        stored = await self._stored()
+        stored = await self.stored()
         found: list[_Row] = []
         async for rows in self._slices(which, stored):
             fitting = [row for row in rows if row.group.startswith(which.prefix) and (after is None or row > after)]
@@ -172,9 +173,9 @@ class GroupStates:
         head = replace(state.head, id=pointer.id, endpoint=_endpoint(pointer))
         return replace(state, head=head, pointer=pointer, waits_for=state.waits_for.replace(head.broker_id, pointer.id))
 
-    def count_blocked(self) -> int:
-        """That stand still, as far as this router knows."""
-        return len({row.group for row in self._blocked_rows({})})
+    def count_blocked(self, stored: dict[str, StoredGroup]) -> int:
+        """That stand still, as far as this router knows; `stored` are those that failed before it was started too."""
+        return len({row.group for row in self._blocked_rows(stored)})
 
     # Which groups there are
 
@@ -219,7 +220,7 @@ class GroupStates:
     def _state(self, group: str, code: str, stored: StoredGroup | None) -> GroupState | None:
         engine = self._app.engine
         pool = next((one for one in self._app.router.all_pools() if one.code == code and one.has_group(group)), None)
-        found = engine.acts.head(group) if pool is not None else self._blocking.get(group)
+        found = engine.acts.head(group, code) if pool is not None else self._blocking.get(group)
         if isinstance(found, Delivery) and pool is not None:
             state = self._in_pool(group, pool, found)
         elif isinstance(found, FailedMessage):
@@ -266,9 +267,11 @@ class GroupStates:
         )
 
     def _in_queue(self, group: str, head: FailedMessage, stored: StoredGroup | None) -> GroupState:
-        due_s = max(0.0, head.due_at - self._now)
+        due_s: float | None = max(0.0, head.due_at - self._now)
         where = f"Message {head.message_id} was nacked to queue {head.queue}"
         when = f"is due again in {due_s:.0f} s" if due_s else "is shown again when its group has its turn"
+        if (stop := self._app.engine.acts.stop_of(head)) is not None:
+            due_s, when = None, f"waits for {stop.what}"
         return GroupState(
             group=group,
             pool=head.pool,
@@ -292,10 +295,12 @@ class GroupStates:
         what = {
             Lock.NONE: "waits to be received",
             Lock.LEASED: "is in a router's hands",
-            Lock.DELAYED: f"failed {stored.head_failures} times and is due again in {stored.due_in_s or 0.0:.0f} s",
+            Lock.DELAYED: f"failed {count(stored.head_failures, 'time')} and is due again in "
+            f"{stored.due_in_s or 0.0:.0f} s",
         }[stored.lock]
-        if stored.pool in self._app.engine.pauses.pools:
-            what += f"; pool {stored.pool} is paused, so nothing is received for it"
+        stop = self._app.engine.pauses.stop_of(stored.pool, group, None, endpoint_of, origin_of)
+        if stop is not None:
+            what += f"; it also waits for {stop.what}"
         return GroupState(
             group=group,
             pool=stored.pool,
@@ -304,7 +309,7 @@ class GroupStates:
             blocked_s=max(0.0, self._app.clock.wall() - stored.head_published_at) if blocked else None,
             head=Head(stored.head_id, stored.head_id, Where.IN_QUEUE, stored.head_failures, None),
             last_answer=None,
-            next_attempt_in_s=stored.due_in_s,
+            next_attempt_in_s=stored.due_in_s if stop is None else None,
             behind=stored.messages - 1,
             behind_is_exact=stored.messages < COUNTED,
             waits_for=f"Its first message, {stored.head_id}, {what}.",
@@ -328,7 +333,7 @@ class GroupStates:
     def _inspectable(self) -> list[InspectableQueue]:
         return inspectable(self._app.engine.queues.values())
 
-    async def _stored(self) -> dict[str, StoredGroup]:
+    async def stored(self) -> dict[str, StoredGroup]:
         """Groups that wait in their queues because their first message failed."""
         found: dict[str, StoredGroup] = {}
         for queue in self._inspectable():

@@ -1,4 +1,4 @@
-"""What a router does, on one page: what it is made of costs the same however many messages and groups there are."""
+"""What a router does, on one page: nothing that it is made of is counted one by one, but groups that stand still."""
 
 import asyncio
 from dataclasses import dataclass
@@ -13,11 +13,12 @@ from flowcatalyst.control.health import Level, assess
 from flowcatalyst.control.view import RouterView
 from flowcatalyst.core.errors import FlowCatalystError
 from flowcatalyst.core.message import Result
+from flowcatalyst.queues.inspection import StoredGroup
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.stats import LAG_BUCKETS_S, quantile
 
 MOST_POOLS: Final = 100  # that are listed; sums are of all
-LETTERS_EVERY_S: Final = 5.0  # the file counts them one by one
+STORED_EVERY_S: Final = 5.0  # what files have to be asked for
 LAG_S: Final = 300.0
 OLD_S: Final = 5.0  # counts from longer ago say nothing about now
 
@@ -96,12 +97,13 @@ class OverviewMaker:
         self._app = app
         self._before: _Counts | None = None
         self._letters: int | None = None
-        self._letters_at: float | None = None
+        self._failed: dict[str, StoredGroup] = {}  # groups in queues whose first message failed
+        self._asked_at: float | None = None
 
     async def make(self) -> Overview:
         app = self._app
         queued, exact = await self._queued()
-        letters = await self._dead_letters()
+        await self._ask_files()
         # Nothing suspends from here on: all figures are of one moment.
         pools = app.router.all_pools()
         counts = _Counts(app.clock.monotonic(), {pool: _counted(pool) for pool in pools})
@@ -125,8 +127,8 @@ class OverviewMaker:
             queued_exact=exact,
             lag_ms=_lag(pools, counts.at),
             warnings=sum(app.warnings.open_by_severity().values()),
-            dead_letters=letters,
-            blocked_groups=GroupStates(app).count_blocked(),
+            dead_letters=self._letters,
+            blocked_groups=GroupStates(app).count_blocked(self._failed),
             pools=views,
         )
 
@@ -138,15 +140,17 @@ class OverviewMaker:
         held = sum(depth.waiting + depth.leased + depth.delayed for depth in depths)
         return (held if depths or not readings else None), len(depths) == len(readings)
 
-    async def _dead_letters(self) -> int | None:
+    async def _ask_files(self) -> None:
+        """How many dead letters there are, and which groups failed before this router was started."""
         now = self._app.clock.monotonic()
-        if self._letters_at is None or now - self._letters_at >= LETTERS_EVERY_S:
-            self._letters_at = now
-            try:
-                self._letters = await self._app.dead_letters.count()
-            except FlowCatalystError:
-                self._letters = None  # the health says what is wrong with the file
-        return self._letters
+        if self._asked_at is not None and now - self._asked_at < STORED_EVERY_S:
+            return
+        self._asked_at = now
+        try:
+            self._letters = await self._app.dead_letters.count()
+        except FlowCatalystError:
+            self._letters = None  # the health says what is wrong with the file
+        self._failed = await GroupStates(self._app).stored()
 
 
 def _counted(pool: Pool) -> tuple[int, int]:

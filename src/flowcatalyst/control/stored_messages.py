@@ -4,6 +4,7 @@ has not received them yet."""
 from flowcatalyst.control.view import RouterView
 from flowcatalyst.core.errors import InvalidMessageError
 from flowcatalyst.core.message import MessagePointer, parse_pointer
+from flowcatalyst.core.words import count
 from flowcatalyst.queues.inspection import StoredMessage, inspectable
 from flowcatalyst.router.blocked import FailedMessage
 
@@ -27,7 +28,7 @@ async def head_of(app: RouterView, group: str) -> FailedMessage | None:
 
 def as_failed(app: RouterView, queue: str, stored: StoredMessage) -> FailedMessage:
     now, pointer = app.clock.monotonic(), pointer_of(stored)
-    times = f"{stored.failures} failed attempts before this router was started" if stored.failures else "never tried"
+    failed = f"{count(stored.failures, 'failed attempt')} before this router was started"
     return FailedMessage(
         group=stored.group.group or "",
         pool=stored.group.pool,
@@ -35,7 +36,7 @@ def as_failed(app: RouterView, queue: str, stored: StoredMessage) -> FailedMessa
         message_id=stored.broker_id if pointer is None else pointer.id,
         since=now,
         due_at=now + (stored.group.due_in_s or 0.0),
-        detail=times,
+        detail=failed if stored.failures else "never tried",
         queue=queue,
         pointer=pointer,
         failures=stored.failures,

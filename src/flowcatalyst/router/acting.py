@@ -8,11 +8,12 @@ from typing import Final
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.core.message import Delivery
+from flowcatalyst.core.targets import endpoint_of, origin_of
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.router.blocked import FailedMessage, FailedMessages
 from flowcatalyst.router.cause import Cause
 from flowcatalyst.router.explain import Wait
-from flowcatalyst.router.pauses import HELD_GROUPS, Pause, PauseKind, Pauses
+from flowcatalyst.router.pauses import HELD_GROUPS, Pause, PauseKind, Pauses, Stop
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.skips import Skips
 from flowcatalyst.router.tracker import InFlightTracker
@@ -57,18 +58,25 @@ class Acts:
         its queue."""
         return self._tracker.owned(name) or self._tracker.get(name) or self._failed.find(name)
 
-    def head(self, group: str) -> Found | None:
-        """The message that its group waits for, or that is tried next; None: nothing is known of the group."""
+    def head(self, group: str, code: str | None = None) -> Found | None:
+        """The message that its group waits for, or that is tried next; None: nothing is known of the group. Groups of
+        one name in two pools are two groups: `code` picks one of them."""
         for pool in self._pools():
-            if (found := pool.group(group)) is not None:
+            if (found := pool.group(group)) is not None and code in (None, pool.code):
                 if found.away is not None and found.is_awaiting:
                     return self._failed.of(found.away) or found.away
                 return found.busy or next(iter(found), None)
-        blocking = (one for one in self._failed.by_message.values() if one.group == group and one.blocks)
+        failed = self._failed.by_message.values()
+        blocking = (one for one in failed if one.group == group and one.blocks and code in (None, one.pool))
         return min(blocking, key=lambda one: one.since, default=None)
 
     def pool_of(self, delivery: Delivery) -> Pool | None:
         return next((pool for pool in self._pools() if pool.code == delivery.pool and pool.has(delivery)), None)
+
+    def stop_of(self, one: FailedMessage) -> Stop | None:
+        """Whom one that waits in its queue would wait for there, or here."""
+        target = None if one.pointer is None else one.pointer.mediation_target
+        return self._pauses.stop_of(one.pool, one.group, target, endpoint_of, origin_of)
 
     # Messages
 
@@ -94,7 +102,9 @@ class Acts:
         reason = f"skipped by {by}"
         if isinstance(found, FailedMessage):
             self._skips.add(found.broker_id, f"{reason}; last: {found.detail}")
-            retried = await self._retry_in_queue(found)
+            retried = await self._show(found)
+            if retried.done and found.pool in self._pauses.pools:
+                return Done(True, f"message {found.message_id} becomes a dead letter when pool {found.pool} is resumed")
             if retried.done:
                 return Done(True, f"message {found.message_id} becomes a dead letter now")
             when = f"message {found.message_id} becomes a dead letter when its queue shows it again"
@@ -119,6 +129,11 @@ class Acts:
         return Done(True, f"{name} becomes a dead letter now")
 
     async def _retry_in_queue(self, one: FailedMessage) -> Done:
+        if (stop := self.stop_of(one)) is not None:
+            return Done(False, f"message {one.message_id} waits for {stop.what}")
+        return await self._show(one)
+
+    async def _show(self, one: FailedMessage) -> Done:
         name, queue = f"message {one.message_id}", self._queue(one.queue)
         wait_s = max(0.0, one.due_at - self._clock.monotonic())
         if queue is None:
@@ -185,20 +200,23 @@ class Acts:
             elif kind is PauseKind.ENDPOINT:
                 pool.resume_endpoint(name)
             elif kind is PauseKind.GROUP and (group := pool.group(name)) is not None and group.gate == HELD_GROUPS:
-                for delivery in list(group)[:1]:  # a backoff or a breaker that it waits for is not over by that
+                for delivery in list(group)[:1]:
                     pool.hurry(delivery)
         if kind is PauseKind.GROUP and was_paused:
             await self._show_group(name)
         return was_paused
 
     async def _show_group(self, group: str) -> None:
-        """What was nacked while the group was held, because its pool was full, need not wait any more."""
+        """What waits in its queue, because its pool was full or because it failed, need not wait any more."""
         for queue in list(self._queues.values()):
             if queue.capabilities.hurries and queue.capabilities.selects_pools:
                 try:
-                    await queue.hurry(Delivery("", None, "", group))
+                    shown = await queue.hurry(Delivery("", None, "", group))
                 except QueueUnavailableError:
                     continue  # it comes when its delay is over
+                for one in self._failed.by_message.values():
+                    if shown and one.group == group and one.queue == queue.name and one.is_nacked:
+                        one.due_at = min(one.due_at, self._clock.monotonic())
 
 
 def _why_not_now(name: str, found: Delivery, wait: Wait) -> str | None:
@@ -210,6 +228,6 @@ def _why_not_now(name: str, found: Delivery, wait: Wait) -> str | None:
         return f"{name} waits for message {wait.behind}, the first of its group: retry or skip that one"
     if wait.cause is Cause.BREAKER:
         return f"{name} waits for its endpoint, whose circuit breaker is open: reset that to try it now"
-    if wait.cause in (Cause.POOL_PAUSED, Cause.ENDPOINT_PAUSED, Cause.GROUP_HELD, Cause.ENDPOINT_SHARE):
+    if wait.cause in (Cause.POOL_PAUSED, Cause.ENDPOINT_PAUSED, Cause.GROUP_HELD, Cause.ENDPOINT_SHARE, Cause.FENCE):
         return f"{name} waits for {wait.what}"
     return None

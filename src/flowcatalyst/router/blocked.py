@@ -4,13 +4,13 @@ The message may be in the router or back in its queue until it is due again, so 
 success that never failed before does not come here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 
-from flowcatalyst.core.message import Delivery, MessagePointer, Nack, Outcome, Retry, Verdict
+from flowcatalyst.core.message import Ack, Delivery, MessagePointer, Nack, Outcome, Retry, Verdict
 from flowcatalyst.core.payload import NO_PAYLOAD
 
 MOST_REMEMBERED: Final = 10_000  # further ones are not noted: those that wait longer matter more
@@ -46,10 +46,12 @@ class FailedMessages:
         self.by_message: dict[str, FailedMessage] = {}  # empty: nothing to note of a success
 
     def note(self, delivery: Delivery, outcome: Outcome, verdict: Verdict, pool: str, now: float) -> None:
-        """An attempt was made; only one that leaves its message unsettled changes anything, or its end."""
+        """An attempt was made; only one that leaves its message unsettled changes anything, or its end. One that was
+        given up is known until its dead letter is recorded (`forget`)."""
         key = _key(delivery)
         if not isinstance(verdict, Retry | Nack):
-            self.by_message.pop(key, None)
+            if isinstance(verdict, Ack):
+                self.by_message.pop(key, None)
             return
         known = self.by_message.get(key)
         if known is None:
@@ -95,15 +97,16 @@ class FailedMessages:
         return known is not None and known.blocks
 
     def longer_than(
-        self, seconds: float, now: float, owned: Callable[[str], Delivery | None]
+        self, seconds: float, now: float, owned: Callable[[str], Delivery | None], paused: Container[str] = ()
     ) -> Iterator[FailedMessage]:
         """Those that have blocked their group for longer than that, longest first. One that is not here and did not
-        come when it was due is forgotten. `owned` finds the messages of the router by broker id.
+        come when it was due is forgotten, unless its pool is paused and asks for nothing. `owned` finds the messages of
+        the router by broker id.
         """
         for key, one in sorted(self.by_message.items(), key=lambda item: item[1].since):
             if one.since > now - seconds:
                 return
-            if now > one.due_at + RETURN_S and owned(one.broker_id) is None:
+            if now > one.due_at + RETURN_S and one.pool not in paused and owned(one.broker_id) is None:
                 del self.by_message[key]
             elif one.blocks:
                 yield one

@@ -87,13 +87,17 @@ class Judge:
 
     async def dead_letter(self, delivery: Delivery, verdict: Reject, outcome: Outcome) -> Verdict:
         """Record the dead letter before its message may be acked. If that fails the message stays in its queue."""
-        self._tools.blocked.forget(delivery)
+        tools = self._tools
         try:
             await uninterrupted(self._tools.dead_letters.record(delivery, verdict.reason, outcome))
         except Exception as error:
             self.warn(Severity.CRITICAL, f"dead letter not recorded: {error}")
-            delay_s = self._tools.delays.nack_delay_s
-            return policy.wait_before_next_attempt(delay_s, delivery, delivery.source.capabilities)
+            delay_s = tools.delays.nack_delay_s
+            later = policy.wait_before_next_attempt(delay_s, delivery, delivery.source.capabilities)
+            if delivery.terms is None:  # its group stands still, and what its latest attempt got is still to be told
+                tools.blocked.note(delivery, outcome, later, self._code, tools.clock.monotonic())
+            return later
+        tools.blocked.forget(delivery)
         return verdict
 
     async def skip(self, delivery: Delivery) -> Verdict:

@@ -200,7 +200,8 @@ class GroupOutages:
 
     async def look(self) -> None:
         now = self._clock.monotonic()
-        failed = self._groups.longer_than(self.limit_s, now, self._tracker.owned)
+        paused = {pool.code for pool in self._pools() if pool.paused}
+        failed = self._groups.longer_than(self.limit_s, now, self._tracker.owned, paused)
         self.blocked = sorted(chain(failed, self._hanging(now)), key=attrgetter("since"))
         if self._standstill.awake_s() < self.limit_s:
             self.blocked = [one for one in self.blocked if one.pool in self._told]
@@ -215,7 +216,7 @@ class GroupOutages:
             detail = one.detail[:MAX_DETAIL_CHARS]
             text = (
                 f"a group of pool {pool} has been blocked for more than {minutes(self.limit_s)}: {one.group} waits for "
-                f"message {one.message_id} ({detail}); what can be done says: {how_to_explain(one.message_id)}"
+                f"message {one.message_id} ({detail}); to see what can be done, run: {how_to_explain(one.message_id)}"
             )
             self._warnings.add(WarningCode.GROUP_BLOCKED, Severity.ERROR, text, f"pool {pool}")
         self._told = set(first)

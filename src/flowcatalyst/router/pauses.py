@@ -29,6 +29,23 @@ class Pause:
     since: float
 
 
+@dataclass(slots=True, frozen=True)
+class Stop:
+    """Whom a message waits for that would be tried, or received, otherwise."""
+
+    kind: PauseKind
+    name: str
+    pause: Pause
+
+    @property
+    def what(self) -> str:
+        """What it waits for."""
+        if self.kind is PauseKind.GROUP:
+            return f"its group to be released: {self.pause.by} holds it"
+        name = f"pool {self.name}" if self.kind is PauseKind.POOL else self.name
+        return f"{name} to be resumed: {self.pause.by} paused it"
+
+
 class Pauses:
     """All that is paused or held. They outlive an engine: the one of the next primary session gets them too."""
 
@@ -64,8 +81,9 @@ class Pauses:
     def gate_of(
         self, delivery: Delivery, endpoint_of: Callable[[str], str], origin_of: Callable[[str], str]
     ) -> str | None:
-        """The gate at which a message waits for a person; None: nobody stopped it."""
-        if self.groups and delivery.ordered and delivery.group in self.groups:
+        """The gate at which a message waits for a person; None: nobody stopped it. Groups of jobs are held in their
+        database."""
+        if self.groups and delivery.ordered and delivery.group in self.groups and delivery.terms is None:
             return HELD_GROUPS
         paused = self.of_target(delivery.pointer.mediation_target, endpoint_of, origin_of) if self.endpoints else None
         return None if paused is None else gate_of_endpoint(paused[0])
@@ -78,6 +96,23 @@ class Pauses:
             if name in self.endpoints:
                 return name, self.endpoints[name]
         return None
+
+    def stop_of(
+        self,
+        pool: str,
+        group: str | None,
+        target: str | None,
+        endpoint_of: Callable[[str], str],
+        origin_of: Callable[[str], str],
+    ) -> Stop | None:
+        """What keeps a message that is not in the router from being tried; None: no person does. Nobody knows the
+        target of one that was not read yet."""
+        if (pause := self.pools.get(pool)) is not None:
+            return Stop(PauseKind.POOL, pool, pause)
+        if group and (pause := self.groups.get(group)) is not None:
+            return Stop(PauseKind.GROUP, group, pause)
+        paused = self.of_target(target, endpoint_of, origin_of) if target and self.endpoints else None
+        return None if paused is None else Stop(PauseKind.ENDPOINT, *paused)
 
     def explain(self, gate: str, group: str | None) -> str | None:
         """What a message at a gate waits for; None: no person closed it."""

@@ -6,7 +6,7 @@ occupy no slot: one timer per pool ends the earliest of them.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from math import inf
 from operator import attrgetter
@@ -329,7 +329,7 @@ class Pool(PoolState):
             case Reject():
                 delivery.rejected = True
                 self.stats.dead_lettered += 1
-                self._ack(delivery)
+                self._ack(delivery, self._skip_is_over(delivery) if self._tools.skips else None)
             case Retry(after_s) if self.draining:
                 # Its followers are nacked after it and may not pass it meanwhile.
                 self._scheduler.finish(delivery)
@@ -340,22 +340,28 @@ class Pool(PoolState):
                 self._lose(delivery)  # what comes of its group must not wait for it
             case Retry(after_s):
                 self.stats.retried += 1
-                self._hold(delivery, after_s, f"retry after {policy.in_words(delivery.failures)}")
+                self._hold(delivery, after_s, f"its next attempt, after {policy.in_words(delivery.failures)}")
             case Nack(delay_s):
                 self._requeue(delivery, delay_s, self.limits.failure_scope if delivery.blocks_group else None)
-        if self._tools.skips and isinstance(verdict, Ack | Reject):
+        if self._tools.skips and isinstance(verdict, Ack):
             self._tools.skips.forget(delivery)
         self._nack_waiting(delivery)
         if self.admission.asked_in_vain:
             self._tell_capacity()
 
-    def _ack(self, delivery: Delivery) -> None:
+    def _skip_is_over(self, delivery: Delivery) -> Callable[[], None]:
+        """Not before its queue has let it go: who is killed until then gets the message again, and nobody wants it."""
+        return lambda: self._tools.skips.forget(delivery)
+
+    def _ack(self, delivery: Delivery, done: Callable[[], None] | None = None) -> None:
         if not (self.limits.ack_before_next and delivery.ordered):
             self._scheduler.finish(delivery)
-            delivery.source.ack(delivery)
+            delivery.source.ack(delivery, done)
             return
 
         def acked() -> None:
+            if done is not None:
+                done()
             if self._scheduler.awaits_ack(delivery):  # and was not forgotten meanwhile
                 self._scheduler.finish(delivery)
                 self._nack_waiting(delivery)

@@ -16,6 +16,7 @@ class RecentDeliveries:
 
     def note(self, app_id: str, now: float) -> None:
         self._at[app_id] = now
+        self._at.move_to_end(app_id)
         if len(self._at) > self._most:
             self._at.popitem(last=False)
 

@@ -8,9 +8,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
+import structlog
+
 from flowcatalyst.core.message import Delivery
 
 MOST_REMEMBERED: Final = 10_000
+
+log = structlog.get_logger("flowcatalyst.skips")
 
 
 class Skips:
@@ -23,8 +27,11 @@ class Skips:
 
     def add(self, broker_id: str, reason: str) -> None:
         self._reasons[broker_id] = reason
+        self._reasons.move_to_end(broker_id)
         if len(self._reasons) > MOST_REMEMBERED:
-            self.on_over(self._reasons.popitem(last=False)[0])
+            oldest, its_reason = self._reasons.popitem(last=False)
+            log.warning("skip_forgotten", action="skip_forgotten", broker_id=oldest, reason=its_reason)
+            self.on_over(oldest)
 
     def find(self, broker_id: str) -> str:
         """Why it is skipped; empty: it is not."""

@@ -272,7 +272,8 @@ class Backlog:
             most = pool.limits.most
             if pool.size + waiting < most // 2:
                 continue
-            held[pool.code] += await queue.waiting_for(pool.code, most + 1)
+            waiting_for_it = await queue.waiting_for(pool.code, most + 1)
+            held[pool.code] = held.get(pool.code, pool.size) + waiting_for_it  # it may have been made meanwhile
             if held[pool.code] > most:
                 text = f"pool {pool.code} is full: it may hold {most} messages, and more are in it or wait for it in "
                 text += f"queue {name}"

@@ -234,13 +234,14 @@ async def pause_pool(
     request: Request[Any, Any, Any],
     app: TheApp,
     code: Annotated[str, PathParameter(description="Code of the pool")],
-) -> PoolView:
+) -> PoolView | None:
     """It starts nothing and asks for no messages from now on, across restarts of this router, until it is resumed.
-    Attempts in flight end as usual, and no attempt is spent. Another process has to be told by itself.
+    Attempts in flight end as usual, and no attempt is spent. Another process has to be told by itself. A standby has no
+    pools: there it is paused for the time when it is primary, and the answer is null.
     """
-    pool = _pool(app, code)
+    pool = _pool(app, code) if app.at_work else None
     await acting.pause(app, PauseKind.POOL, code, actor_of(request))
-    return PoolView.of(app, pool, await app.group_watch.figures())
+    return None if pool is None else PoolView.of(app, pool, await app.group_watch.figures())
 
 
 @post(
@@ -253,11 +254,15 @@ async def resume_pool(
     request: Request[Any, Any, Any],
     app: TheApp,
     code: Annotated[str, PathParameter(description="Code of the pool")],
-) -> PoolView:
-    """It goes on where it stopped. To resume one that is not paused changes nothing."""
-    pool = _pool(app, code)
+) -> PoolView | None:
+    """It goes on where it stopped. To resume one that is not paused changes nothing. The answer is null for a pool that
+    was paused and is not there any more.
+    """
+    pool = next((one for one in app.router.all_pools() if one.code == code), None)
+    if pool is None and code not in app.engine.pauses.pools:
+        _pool(app, code)
     await acting.resume(app, PauseKind.POOL, code, actor_of(request))
-    return PoolView.of(app, pool, await app.group_watch.figures())
+    return None if pool is None else PoolView.of(app, pool, await app.group_watch.figures())
 
 
 def _pool(app: ServedRouter, code: str) -> Pool:

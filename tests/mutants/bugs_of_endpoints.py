@@ -174,6 +174,16 @@ def _() -> None:
         pass
 
 
+@BUGS.add(
+    "an endpoint whose share hangs is not asked whether it is well again",
+    test="tests/unit/endpoints_test.py::TestSilence",
+)
+def _() -> None:
+    @instead_of(Share, "may_be_well_again")
+    def may_be_well_again(original: Any, self: Any, now: float) -> bool:
+        return False
+
+
 @BUGS.add("an answer does not give back the slot of its share")
 def _() -> None:
     @instead_of(Endpoints, "end")

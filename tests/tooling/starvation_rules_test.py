@@ -1,7 +1,6 @@
 """The rules about several queues and about starvation: what they excuse, and what they do not."""
 
 from flowcatalyst.core.message import DEFAULT_POOL, Nack, Retry
-from flowcatalyst.router.breaker import SUCCESSES_TO_CLOSE
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.simulation.history import Facts, Kind, Lost
 from tests.tooling.histories import FAILED, NEXT, OK, PATIENCE, A, Line, P, R, V, W, after, broken, history, published
@@ -139,16 +138,16 @@ def test_a_recovered_endpoint_without_messages_need_not_be_tried() -> None:
     assert not broken(rule, history(*tried))
 
 
-def test_attempts_that_hang_since_before_an_endpoint_recovered_are_waited_for_if_they_are_no_probes() -> None:
+def test_attempts_that_hang_are_no_excuse_for_a_recovered_endpoint_unless_they_leave_no_slot() -> None:
     names = ["m0", "m1", "m2", "m3", "m4"]
     sent = [line for name in names for line in published(name, facts=Facts(name, target="http://shop/"))]
     recovered, rule = (Kind.RECOVERED, "", "shop"), "recovered endpoints are tried"
-    probes = [(A, name) for name in names[:SUCCESSES_TO_CLOSE]]
-    assert broken(rule, history(*sent, *probes, recovered, *after(100))) == [""]
-    more = [*sent, *probes, (A, "m3"), recovered, *after(100)]
-    assert not broken(rule, history(*more))
-    assert not broken(rule, history(*more, (W, "m1", FAILED), *after(50)))
-    assert broken(rule, history(*more, (W, "m1", FAILED), *after(100))) == [""]
+    hanging = [*sent, *((A, name) for name in names[:3])]
+    assert broken(rule, history(*hanging, recovered, *after(100))) == [""]
+    tight = [(Kind.LIMITS, DEFAULT_POOL, PoolLimits(4)), *hanging]
+    assert not broken(rule, history(*tight, recovered, *after(100)))
+    assert not broken(rule, history(*tight, recovered, (W, "m1", FAILED), *after(50)))
+    assert broken(rule, history(*tight, recovered, (W, "m1", FAILED), *after(100))) == [""]
 
 
 def test_receives_after_an_attempt_or_a_reload_do_not_count() -> None:

@@ -95,6 +95,65 @@ class TestGates:
         assert breakers.get(endpoint_of(A)).under_way == SLOTS // 2
 
 
+class TestSilence:
+    """All that an endpoint may have in flight hangs, and nobody knows whether it is well again."""
+
+    def test_one_attempt_more_each_time_it_has_been_silent_twice_as_long(self) -> None:
+        table = endpoints()
+        start_all(table, A)
+        asked = [now for now in range(1, 900) if table.admit(A, SLOTS, float(now)) is None]
+        assert asked == [10, 20, 40, 80, 160, 320, 640]
+
+    def test_one_who_is_slow_is_given_twice_its_slowest_answer(self) -> None:
+        table = endpoints()
+        attempt(table, C, OK, took_s=30.0)
+        table.admit(C, SLOTS, 300.0)
+        start_all(table, C, 300.0)
+        assert table.admit(C, SLOTS, 359.0) is not None
+        assert table.admit(C, SLOTS, 360.0) is None
+
+    def test_an_answer_begins_it_anew(self) -> None:
+        table = endpoints()
+        attempt(table, C, OK)
+        assert table.admit(C, SLOTS, 0.0) is None
+        start_all(table, A)
+        assert [now for now in range(1, 40) if table.admit(A, SLOTS, float(now)) is None] == [10, 20]
+        table.end(A, 39.9, 40.0, ERROR_500)
+        start_all(table, A, 40.0)  # all but a tenth: two slots are left
+        assert sum(share.in_flight for share, _ in table.shares(SLOTS, 40.0)) == SLOTS - 1
+        table.end(C, 44.9, 45.0, OK)
+        assert [now for now in range(46, 60) if table.admit(A, SLOTS, float(now)) is None] == [50]
+
+    def test_the_last_slot_stays_for_others(self) -> None:
+        table = endpoints()
+        start_all(table, A)
+        assert table.admit(A, SLOTS, 10.0) is None
+        while table.admit(f"http://host{len(list(table.shares(SLOTS, 10.0)))}.test/", SLOTS, 10.0) is None:
+            if sum(share.in_flight for share, _ in table.shares(SLOTS, 10.0)) == SLOTS - 1:
+                break
+        assert table.admit(A, SLOTS, 20.0) is not None
+        assert table.admit(C, SLOTS, 20.0) is None
+
+    def test_after_a_timeout_one_probe_at_a_time_goes_beside_those_that_still_hang(self) -> None:
+        table = endpoints()
+        table.admit(A, SLOTS, 0.0)
+        start_all(table, A, 5.0)
+        table.end(A, 0.0, 900.0, TIMED_OUT)
+        assert table.admit(A, SLOTS, 900.0) is None
+        assert table.timeout_s(A, 900.0) == 10.0
+        assert table.admit(A, SLOTS, 910.0) is not None
+        table.end(A, 900.0, 910.0, TIMED_OUT)
+        assert table.admit(A, SLOTS, 910.0) is not None
+        assert table.admit(A, SLOTS, 920.5) is None
+        assert table.timeout_s(A, 920.5) == 20.0
+
+    def test_the_gate_is_looked_at_again_although_nothing_ends(self) -> None:
+        table = endpoints()
+        gate = start_all(table, A)
+        table.try_later(gate, 0.0)
+        assert table.next_probe_at() == 5.0
+
+
 class TestEnd:
     @pytest.mark.parametrize(
         ("outcome", "trips"), [(TIMED_OUT, True), (REFUSED, True), (ERROR_503, True), (ERROR_500, False), (OK, False)]

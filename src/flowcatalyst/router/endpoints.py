@@ -71,24 +71,36 @@ class Endpoints:
             not self._is_only_one or origin.timeouts or now - origin.answered_at > ANSWERS_COUNT_S
         ):
             # The path first: one that hangs waits for itself, not among those who could go if its host had a slot.
-            if endpoint.in_flight and endpoint.in_flight >= self._endpoints.limit(
-                endpoint, slots, self._in_flight, now
+            if (
+                endpoint.in_flight
+                and endpoint.in_flight >= self._endpoints.limit(endpoint, slots, self._in_flight, now)
+                and not self._may_ask(endpoint, slots, now)
             ):
                 return Gate(endpoint.name)
             limit = self._origins.limit(origin, slots, self._in_flight, now)
-            if origin.in_flight >= limit and (
-                endpoint.in_flight or origin.in_flight >= self._stretched(origin, limit, slots)
+            if (
+                origin.in_flight >= limit
+                and (endpoint.in_flight or origin.in_flight >= self._stretched(origin, limit, slots))
+                and not self._may_ask(origin, slots, now)
             ):
                 return Gate(origin.name)
         to.breaker = breaker = self._breakers.get(endpoint.name)
         probe_at = breaker.admit(now)
         if probe_at is not None:
             return Gate(endpoint.name, probe_at)
+        if not endpoint.in_flight:
+            endpoint.busy_from = now
+        if not origin.in_flight:
+            origin.busy_from = now
         self._in_flight += 1
         endpoint.in_flight += 1
         origin.in_flight += 1
         endpoint.used_at = origin.used_at = now
         return None
+
+    def _may_ask(self, share: Share, slots: int, now: float) -> bool:
+        """Whether one whose share is used up may find out if it answers again; the last slot is for others."""
+        return self._in_flight + 1 < slots and share.may_be_well_again(now)
 
     def _stretched(self, origin: Share, limit: int, slots: int) -> int:
         """How many attempts an origin may have for the sake of a path that has none yet: the others may be what hangs.

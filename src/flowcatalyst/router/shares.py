@@ -5,6 +5,9 @@ may have answered a moment ago. So nobody gets all slots of a pool that serves s
 free for the others, unless the pool is very small. Who has not answered lately gets half of what the others leave free.
 Who timed out gets one slot, and a deadline that is short at first, until it answers. One slot can always be had.
 
+What hangs says nothing of whether its endpoint is well again. So whoever has used up its share and is silent may start
+one attempt more each time it has been silent twice as long, as long as that leaves a slot to others.
+
 A share is counted twice, by endpoint (scheme, host, port and path) and by origin (without the path): one path that
 hangs must not stop the others of its host, and a host that hangs must not get a share for each of its paths.
 """
@@ -39,6 +42,7 @@ class Share:
 
     __slots__ = (
         "answered_at",
+        "busy_from",
         "calm",
         "delivered",
         "failed",
@@ -54,7 +58,7 @@ class Share:
     def __init__(self, name: str, now: float) -> None:
         self.name = name
         self.in_flight = 0
-        self.used_at = now
+        self.busy_from = self.used_at = now  # when it had nothing in flight last, and when an attempt began last
         self.answered_at = float("-inf")
         self.slowest_s = 0.0  # of its answers that took long, slowly forgotten
         self.timeouts = 0  # in a row, one after the other: those that hung together are one
@@ -75,6 +79,16 @@ class Share:
     def latest_s(self) -> list[float]:
         """How long the latest successes took, in no order."""
         return self.took_s[: self.delivered] if self.delivered < LATEST else self.took_s
+
+    def may_be_well_again(self, now: float) -> bool:
+        """Whether one attempt more should find out: all that it has in flight has been silent for long."""
+        silent_s = now - self.used_at  # since the latest of them began
+        if self.timeouts:
+            return silent_s > probe_timeout_s(
+                self.slowest_s, self.timeouts - 1
+            )  # that one is over, whatever came of it
+        before_s = self.used_at - max(self.busy_from, self.answered_at)
+        return self.answered_at <= self.used_at and silent_s >= max(FIRST_PROBE_S, 2 * self.slowest_s, before_s)
 
     def answers(self, now: float) -> bool:
         return now - self.answered_at <= max(ANSWERS_COUNT_S, 2 * self.slowest_s)

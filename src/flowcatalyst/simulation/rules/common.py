@@ -1,6 +1,6 @@
 """Words that all rules share."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 
@@ -60,6 +60,11 @@ class Messages:
     def ordered_group(self, name: str) -> str | None:
         facts = self.facts.get(name)
         return facts.group if facts is not None and facts.ordered else None
+
+    def may_start(self, name: str, in_flight: Collection[str]) -> bool:
+        """Neither it nor another one of its ordered group is under way."""
+        group = self.ordered_group(name)
+        return name not in in_flight and (group is None or group not in map(self.ordered_group, in_flight))
 
     def copied(self) -> set[str]:
         """Application messages that were published more than once."""

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from math import inf
 
 from flowcatalyst.core.message import ErrorKind, Nack, Result, Retry
-from flowcatalyst.router.breaker import SUCCESSES_TO_CLOSE
 from flowcatalyst.router.policy import DEFAULT_DELAYS
 from flowcatalyst.simulation.history import Event, Kind
 from flowcatalyst.simulation.rules.common import LIFE_ENDS, Messages, Promises, Stopped, Violation
@@ -45,42 +44,35 @@ def endpoints_share_their_pool(events: Sequence[Event], promises: Promises) -> I
 def recovered_endpoints_are_tried(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:
     """An endpoint that answers again gets an attempt within a minute if there is something for it that may start.
 
-    Attempts that hang since before are no excuse as long as they can all be probes of a breaker. More of them are: they
-    may have all slots that their endpoint can get, and nobody knows that it answers again until some have timed out.
+    Attempts that hang since before are no excuse for other groups, unless they leave their pool no slot but the one
+    that is for other endpoints.
     """
-    messages, stopped = Messages.of(events), Stopped()
-    in_flight: dict[str, set[str]] = defaultdict(set)  # by host
-    many_until: dict[str, float] = {}  # host -> when it last had more than probes
+    messages, stopped, pools = Messages.of(events), Stopped(), Pools()
+    busy_until: dict[str, float] = {}  # host -> when it had no slot to spare, or nothing that could start, last
     owed: dict[str, dict[str, None]] = defaultdict(dict)  # by host: published and not settled
     untried: dict[str, float] = {}  # host -> recovered at
     for event in events:
         for host, recovered_at in list(untried.items()):
+            if pools.are_tight_for(host) or not any(messages.may_start(name, pools.in_flight()) for name in owed[host]):
+                busy_until[host] = event.at
             if event.at <= recovered_at + PROBE_S:
                 continue
             free_from = min((stopped.free_from(messages.facts[name]) for name in owed[host]), default=inf)
-            free_from = max(free_from, inf if len(in_flight[host]) > SUCCESSES_TO_CLOSE else many_until.get(host, 0.0))
-            if event.at > max(recovered_at, free_from) + PROBE_S:
+            if event.at > max(recovered_at, free_from, busy_until.get(host, 0.0)) + PROBE_S:
                 del untried[host]
                 yield Violation(event.at, "", f"{host} answers again since {recovered_at:.1f} s and was not tried")
         stopped.note(event)
+        pools.note(event, messages)
         if event.kind is Kind.PUBLISHED and event.value.readable:
             owed[event.value.host][event.message] = None
         elif event.kind is Kind.RECOVERED and owed[event.value]:
             untried[event.value] = event.at
         elif event.kind is Kind.ATTEMPT:
-            in_flight[messages.host(event.message)].add(event.message)
             untried.pop(messages.host(event.message), None)
-        elif event.kind in (Kind.ANSWER, Kind.UNKNOWN):
-            host = messages.host(event.message)
-            if len(in_flight[host]) > SUCCESSES_TO_CLOSE:
-                many_until[host] = event.at
-            in_flight[host].discard(event.message)
-        if event.kind is Kind.DEAD_LETTERED or (event.kind is Kind.ANSWER and event.value.result is Result.SUCCESS):
+        elif event.kind is Kind.DEAD_LETTERED or (event.kind is Kind.ANSWER and event.value.result is Result.SUCCESS):
             owed[messages.host(event.message)].pop(event.message, None)
         elif event.kind in DISTURBANCES:
             untried.clear()
-            if event.kind in LIFE_ENDS:
-                in_flight.clear()
 
 
 def waits_no_longer_than_asked(events: Sequence[Event], promises: Promises) -> Iterator[Violation]:

@@ -75,6 +75,16 @@ class Pools(defaultdict[str, PoolState]):
             self[event.pool].in_flight.pop(event.message, None)
             self[event.pool].look(event.at)
 
+    def in_flight(self) -> set[str]:
+        return {name for state in self.values() for name in state.in_flight}
+
+    def are_tight_for(self, host: str) -> bool:
+        """A pool that has attempts at it under way has no slot free, or the last one, which is for somebody else."""
+        return any(
+            len(state.in_flight) + 1 >= state.limits.concurrency and host in state.in_flight.values()
+            for state in self.values()
+        )
+
 
 @dataclass(slots=True)
 class Waiting:

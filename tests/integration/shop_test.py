@@ -39,6 +39,7 @@ async def test_webhooks_come_signed_and_in_place_although_one_subscriber_fails_n
     async with run_router(tmp_path, platform=PLATFORM) as router:
         counts = await play(router, 200)
         modes = {one["code"]: one["mode"] for one in (await router.client.get("/api/subscriptions")).json["items"]}
+        verified = counts.verified
         report = (await router.client.get("/api/test/stats")).json["webhooks"]
         others = {"type": "order.paid", "source": "somebody", "messageGroup": "g"}
         sent = await router.client.post("/api/events", json=others)
@@ -46,7 +47,7 @@ async def test_webhooks_come_signed_and_in_place_although_one_subscriber_fails_n
     assert set(modes.values()) == {"BLOCK_ON_ERROR", "NEXT_ON_ERROR", "IMMEDIATE"}
     assert counts.failed > 0
     assert (counts.wrong_signatures, counts.out_of_place) == (0, 0)
-    assert report["verified"] == counts.verified
+    assert verified <= report["verified"] <= counts.verified  # retries go on
 
 
 async def test_a_demo_that_starts_again_signs_with_new_secrets_and_takes_what_was_left(tmp_path: Path) -> None:

@@ -170,8 +170,14 @@ class Screen:
             stdout=self._slave,
             stderr=self._slave,
             env={**os.environ, "COLUMNS": "80", "LINES": "24"},
+            preexec_fn=self._heed_ctrl_c,
         )
         self.shown = ""
+
+    @staticmethod
+    def _heed_ctrl_c() -> None:
+        """As at a terminal. What a shell starts in the background, and all that this starts, does not hear it."""
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     def resize(self, height: int, width: int) -> None:
         fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))

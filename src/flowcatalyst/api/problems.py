@@ -132,7 +132,7 @@ def _of_http_exception(request: Request[Any, Any, Any], error: HTTPException) ->
 
 def _limit_of(request: Request[Any, Any, Any]) -> str:
     """Of the body. A route with a limit of its own takes no list that could come in parts."""
-    handler = request.scope.get("route_handler")
+    handler: Any = request.scope.get("route_handler")  # none, where there is nothing
     most = MAX_REQUEST_BYTES if handler is None else handler.resolve_request_max_body_size() or MAX_REQUEST_BYTES
     return f"{most >> 10} KiB" if most < MAX_REQUEST_BYTES else f"{most >> 20} MiB: send it in parts"
 

@@ -25,7 +25,7 @@ from flowcatalyst.dispatch.event import MAX_EVENT_GROUP_CHARS, MAX_SOURCE_CHARS,
 from flowcatalyst.dispatch.event_types import MAX_TYPE_CHARS
 from flowcatalyst.dispatch.intake import ITEM_BYTES, Turns
 from flowcatalyst.dispatch.store.contract import Filter
-from flowcatalyst.dispatch.store.platform_contract import EventAccepted, EventFilter, UnknownEventError
+from flowcatalyst.dispatch.store.platform_contract import EventAccepted, EventFilter, PlatformStore, UnknownEventError
 
 SHOWN_JOBS: Final = 100  # of one event
 MAX_DEDUPLICATION_CHARS: Final = MAX_SOURCE_CHARS + 1 + MAX_NAME_CHARS  # of one that is a source and an id
@@ -160,8 +160,10 @@ async def list_events(
         seconds_of("from", from_),
         seconds_of("before", before),
     )
-    store = platform_of(app).store
+    return await _page(platform_of(app).store, which, limit, cursor)
 
+
+async def _page(store: PlatformStore, which: EventFilter, limit: int, cursor: int | None) -> EventPage:
     async def read(most: int, after: int | None) -> tuple[list[EventView], int | None]:
         page = await store.events(which, most, after)
         return [EventView.of(one) for one in page.items], page.cursor

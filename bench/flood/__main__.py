@@ -14,7 +14,7 @@ from typing import Any
 
 import aiohttp
 
-from bench.flood.attacks import ATTACKS
+from bench.flood.attacks import ATTACKS, PASSWORDS_ASKED
 from bench.servers import nginx_sink
 
 Second = dict[str, Any]
@@ -63,7 +63,8 @@ async def phase(options: argparse.Namespace, name: str, kinds: list[str], second
         first, *others = sorted(os.sched_getaffinity(0))
         alone, elsewhere = (["taskset", "-c", str(first)], [first, *others][1:]) if others else ([], [first])
         limit = ["sh", "-c", f'ulimit -n {options.files}; exec "$@"', "sh"] if options.files else []
-        command = [*alone, *limit, sys.executable, "-m", "bench.flood.router", folder, target, str(options.rate)]
+        mode = "basic" if set(kinds) & PASSWORDS_ASKED and len(kinds) == 1 else "api_key"
+        command = [*alone, *limit, sys.executable, "-m", "bench.flood.router", folder, target, str(options.rate), mode]
         process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         assert process.stdout is not None
         router = Router(process, json.loads(await process.stdout.readline())["port"])

@@ -14,6 +14,15 @@ import uvloop
 REQUEST: Final = b"GET /monitoring/pool-stats HTTP/1.1\r\nHost: a\r\n\r\n"
 METRICS: Final = b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"
 HEAD: Final = b"POST /api/messages HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+CALL_BACK: Final = (
+    b"POST /api/dispatch/process HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    b"Authorization: Bearer fcj1." + b"A" * 200 + b"\r\n"
+)
+FILES: Final = b"".join(
+    b"GET %b HTTP/1.1\r\nHost: a\r\n\r\n" % path for path in (b"/", b"/dashboard/app.js", b"/dashboard/nothing.js")
+)
+PASSWORD: Final = REQUEST[:-2] + b"Authorization: Basic YWRtaW46d3Jvbmc=\r\n\r\n"  # admin:wrong
+LIVE: Final = b"GET /monitoring/live HTTP/1.1\r\nHost: a\r\n"
 BLOCK: Final = 64 * 1024
 
 
@@ -145,6 +154,40 @@ async def open_routes(line: Line) -> None:
         await line.read()
 
 
+async def call_backs(line: Line) -> None:
+    """With a token that nobody made, and a body that nobody should read."""
+    while True:
+        await line.send(CALL_BACK + b"Content-Length: 16777216\r\n\r\n" + b" " * BLOCK)
+        await line.read()
+        await line.repeat(b" " * BLOCK)
+
+
+async def dashboard_files(line: Line) -> None:
+    while True:
+        await line.send(FILES)
+        await line.read()
+
+
+async def wrong_passwords(line: Line) -> None:
+    """Each takes a processor for a while, where passwords are what the router asks for."""
+    while True:
+        await line.send(PASSWORD)
+        await line.read()
+
+
+async def live_without_key(line: Line) -> None:
+    while True:
+        await line.send(LIVE + b"\r\n")
+        await line.read()
+
+
+async def live_unread(line: Line) -> None:
+    """Not a stranger: a page with a key that listens and reads nothing."""
+    line.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    await line.send(LIVE + b"X-API-Key: secret\r\n\r\n")
+    await asyncio.sleep(5)
+
+
 async def connect_only(line: Line) -> None:
     """Connect and close, over and over."""
 
@@ -171,9 +214,17 @@ ATTACKS: Final[dict[str, Attack]] = {
         requests,
         wrong_keys,
         open_routes,
+        call_backs,
+        dashboard_files,
+        wrong_passwords,
+        live_without_key,
+        live_unread,
         connect_only,
     )
 }
+
+
+PASSWORDS_ASKED: Final = frozenset({wrong_passwords.__name__})  # elsewhere the router asks for keys
 
 
 async def attack_for_ever(attack: Attack, port: int, delay_s: float) -> None:

@@ -1,4 +1,7 @@
-"""A router with keys for its API and a steady load of deliveries, which says every second how its loop is doing."""
+"""A router with the platform that asks for keys or passwords, beside a steady load of deliveries.
+
+It says every second how its loop is doing.
+"""
 
 import asyncio
 import json
@@ -14,10 +17,11 @@ import uvloop
 
 from flowcatalyst.app.router import App
 from flowcatalyst.app.serve import serve
+from flowcatalyst.control.platform_settings import PlatformSettings
 from flowcatalyst.control.pool_settings import PoolSettings
 from flowcatalyst.control.settings import AuthSettings, EgressSettings, LogSettings, Settings
 from flowcatalyst.core import interpreter
-from flowcatalyst.core.credentials import hash_key
+from flowcatalyst.core.credentials import hash_key, hash_password
 from flowcatalyst.core.logs import configure_logs
 from flowcatalyst.core.message import DEFAULT_POOL, MessagePointer, encode_pointer
 from flowcatalyst.queues.contract import Outgoing
@@ -72,13 +76,20 @@ async def feed(app: App, target: str, per_s: int) -> None:
         await asyncio.sleep(due - loop.time())
 
 
-async def main(folder: Path, target: str, per_s: int) -> None:
+def auth(mode: str) -> AuthSettings:
+    if mode == "basic":
+        return AuthSettings(mode="basic", admin=[f"admin:{hash_password(b'secret')}"])
+    return AuthSettings(mode="api_key", admin=[hash_key(b"secret")])
+
+
+async def main(folder: Path, target: str, per_s: int, mode: str) -> None:
     settings = Settings(
         port=0,
         data_dir=folder / "data",
         pools=[PoolSettings(code=DEFAULT_POOL, concurrency=50)],
         embedded=EmbeddedSettings(queues=["default"]),
-        auth=AuthSettings(mode="api_key", admin=[hash_key(b"secret")]),
+        auth=auth(mode),
+        platform=PlatformSettings(enabled=True),
         egress=EgressSettings(allow_private=True),
         log=LogSettings.model_validate({"level": "warning", "format": "json", "file": folder / "router.log"}),
     )
@@ -108,4 +119,4 @@ async def main(folder: Path, target: str, per_s: int) -> None:
 
 
 if __name__ == "__main__":
-    uvloop.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    uvloop.run(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4]))

@@ -15,14 +15,16 @@ from urllib.parse import quote
 import msgspec
 import pytest
 
+from flowcatalyst.api.dispatch.process import MAX_BYTES
 from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
-from flowcatalyst.core.message import MessagePointer, parse_pointer
+from flowcatalyst.core.message import MAX_NAME_CHARS, MessagePointer, parse_pointer
 from flowcatalyst.core.targets import endpoint_of
 from flowcatalyst.dispatch.sealing import new_secret_key
 from flowcatalyst.queues.contract import Outgoing, Published
 from flowcatalyst.router.breaker import SUCCESSES_TO_CLOSE, WINDOW_CALLS, BreakerState
 from tests.api.dispatching import Dispatching, dispatching, on_sqlite
 from tests.api.running import Answer, until
+from tests.api.strangers_test import stranger
 from tests.servers.postgres import PostgresServer
 
 POOLS = "/api/dispatch-pools"
@@ -273,6 +275,35 @@ async def test_who_has_no_token_is_refused(remote: Remote, headers: dict[str, st
     pointer = await remote.pointer(0)
     (await remote.call_back(pointer, **headers)).assert_problem(401, words)
     assert remote.jobs.endpoint.started == []
+
+
+@on_sqlite_only
+@pytest.mark.parametrize("length", [f"Content-Length: {16 << 20}", "Transfer-Encoding: chunked"])
+async def test_who_has_no_token_is_refused_before_the_body_is_read(remote: Remote, length: str) -> None:
+    head = f"POST {PROCESS} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer x\r\n{length}\r\n\r\n"
+    async with stranger(remote.jobs.running) as client:
+        client.send(head.encode())  # nothing of the body ever comes
+        status, problem = await client.answer()
+    assert (status, "not made by this platform" in problem["detail"]) == (401, True)
+
+
+@on_sqlite_only
+async def test_a_body_that_no_router_sends_is_too_large_even_with_a_token(remote: Remote) -> None:
+    await remote.ordered("a")
+    headers = {"Authorization": f"Bearer {(await remote.pointer(0)).auth_token}"}
+    answer = await remote.jobs.client.post(PROCESS, {"messageId": "x" * MAX_BYTES}, headers=headers)
+    assert answer.json["detail"] == "the request body is larger than 16 KiB"
+    answer.assert_problem(413, "larger than 16 KiB")
+    assert remote.jobs.endpoint.started == []
+
+
+@on_sqlite_only
+async def test_a_call_back_for_a_message_with_the_longest_name_is_not_too_large(remote: Remote) -> None:
+    await remote.ordered("a")
+    headers = {"Authorization": f"Bearer {(await remote.pointer(0)).auth_token}"}
+    body = {"messageId": "\x01" * MAX_NAME_CHARS}
+    answer = await remote.jobs.client.post(PROCESS, body, headers=headers)
+    answer.assert_problem(401, "for another message")
 
 
 @on_sqlite_only

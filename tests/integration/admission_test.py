@@ -6,6 +6,7 @@ import pytest
 
 from flowcatalyst.core.message import DEFAULT_POOL
 from flowcatalyst.core.warnings import WarningCode, WarningFilter
+from flowcatalyst.http.contract import Content
 from flowcatalyst.http.interpret import interpret
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.router import policy
@@ -305,6 +306,23 @@ async def test_a_2xx_is_a_success_unless_the_pool_takes_only_200_which_is_told_o
     assert world.started("s") == ["s1", "s1", "s1", "s2"]
     [warning] = world.warnings.recent()
     assert 'HTTP 204 is retried: only 200 is a success in this pool (success = "200")' in warning.message
+
+
+@any_kind
+async def test_a_success_whose_body_is_not_the_json_it_claims_to_be_is_acked_and_told_once(kind: QueueKind) -> None:
+    world = World(latency_s=0.0, USUAL=PoolLimits(concurrency=5))
+    world.queue(kind)
+    odd = interpret(200, None, b"fine", 0.0, Content("application/json"))
+    world.hosts.answers("m1", odd)
+    world.hosts.answers("m2", odd)
+    await world.publish(kind, *(outgoing(f"m{n}", "g", pool="USUAL") for n in (1, 2)))
+    async with world.running():
+        await world.until_empty()
+    assert world.started("m") == ["m1", "m2"]
+    assert world.dead_letters.letters == []
+    [warning] = world.warnings.recent()
+    assert "its body is declared as JSON but is not: counted as a success" in warning.message
+    assert warning.count == 1
 
 
 async def test_with_its_parked_limit_reached_a_pool_stops_an_unordered_queue_with_a_warning_and_goes_on_later() -> None:

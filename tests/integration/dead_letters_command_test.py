@@ -139,7 +139,9 @@ def dead(router: FakeRouter, *letters: dict[str, Any]) -> None:
 
 def held(router: FakeRouter, *names: str) -> None:
     pauses = [{"kind": "GROUP", "name": name, "by": "ann", "sinceMs": 1} for name in names]
-    router.answer("GET /monitoring/pauses", [*pauses, {"kind": "POOL", "name": "g", "by": "ann", "sinceMs": 1}])
+    router.answer(
+        "GET /monitoring/pauses?kind=GROUP&name=g", [*pauses, {"kind": "POOL", "name": "g", "by": "ann", "sinceMs": 1}]
+    )
 
 
 def acts(router: FakeRouter) -> list[str]:
@@ -161,7 +163,7 @@ def test_many_in_front_of_their_group_end_there_in_their_order_because_it_is_hel
         router.answer(f"POST /monitoring/groups/g/{verb}", {"done": True, "text": "", "group": None})
     assert terminal.works(*FRONT) == "3 dead letters replayed in front.\n"
     assert acts(router) == ["groups/g/hold", *REPLAYS, "groups/g/release"]
-    held(router, "other", "g")
+    held(router, "g")
     terminal.works(*FRONT)
     assert acts(router) == REPLAYS  # who held it may have a reason
     terminal.works("replay", "--group", "g", "--set-target", "http://new.test/", "--yes")

@@ -1,4 +1,4 @@
-"""Fails on the core as of f157997 (wt-tests). Copy to tests/integration/."""
+"""Endpoints that are new, or hung and answer again, get all the slots that they may have soon."""
 
 import asyncio
 

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from flowcatalyst.control import audit, dead_letters
+from flowcatalyst.control import audit, dead_letters, pause_store
 from flowcatalyst.control.audit import AuditFilter, AuditLog
 from flowcatalyst.control.dead_letters import DeadLetters
+from flowcatalyst.control.pause_store import PauseStore
 from flowcatalyst.core.errors import StorageError, StorageUnavailableError
 from flowcatalyst.core.warnings import WarningLog
 from flowcatalyst.queues.embedded.migrations import embedded_migrations
+from flowcatalyst.router.pauses import Pause, PauseKind, Pauses
+from flowcatalyst.router.skips import Skips
 from flowcatalyst.storage import sqlite
 from flowcatalyst.storage.migrations import Migrations, numbered_steps
 from flowcatalyst.storage.sqlite import SqliteWriter
@@ -26,6 +29,7 @@ KINDS = {
     "embedded": embedded_migrations(lambda: 1_000_000.0, lambda _: None),
     "dead_letters": dead_letters.MIGRATIONS,
     "audit": audit.MIGRATIONS,
+    "pauses": pause_store.MIGRATIONS,
 }
 VERSIONS = [(kind, version) for kind, steps in KINDS.items() for version in range(1, steps.newest + 1)]
 NOTES = Migrations(("CREATE TABLE notes (text TEXT);", "ALTER TABLE notes ADD COLUMN pages INTEGER;"))
@@ -121,6 +125,20 @@ async def test_an_old_audit_trail_goes_on(tmp_path: Path) -> None:
     ]
     assert (events[2].count, events[2].requests) == (12, 2)
     await trail.close()
+
+
+@pytest.mark.parametrize("version", range(1, pause_store.MIGRATIONS.newest + 1))
+async def test_what_people_stopped_and_gave_up_before_is_still_so(tmp_path: Path, version: int) -> None:
+    pauses, skips = Pauses(), Skips()
+    store = PauseStore(saved(tmp_path / "pauses.db", "pauses", version), pauses, skips)
+    await store.open()
+    assert list(pauses) == [
+        (PauseKind.POOL, "A", Pause("ann", 1_000_000.0)),
+        (PauseKind.ENDPOINT, "http://a.test/hook", Pause("bob", 1_000_005.0)),
+        (PauseKind.GROUP, "g", Pause("ann", 1_000_010.0)),
+    ]
+    assert skips.find("17") == ("skipped by ann" if version > 1 else "")
+    await store.close()
 
 
 async def test_an_older_process_that_has_the_dead_letters_open_works_on_and_is_counted(tmp_path: Path) -> None:

@@ -74,8 +74,7 @@ class ProblemError(HTTPException):
 _IN_WORDS: Final = {
     HTTPStatus.NOT_FOUND: "there is nothing at {method} {path}; GET /schema lists what there is",
     HTTPStatus.METHOD_NOT_ALLOWED: "{path} does not answer to {method}",
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: f"the request body is larger than {MAX_REQUEST_BYTES >> 20} MiB: "
-    "send it in parts",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "the request body is larger than {limit}",
 }
 
 _STATUS_OF: Final[dict[type[FlowCatalystError], HTTPStatus]] = {
@@ -125,10 +124,17 @@ def _of_http_exception(request: Request[Any, Any, Any], error: HTTPException) ->
     if errors:
         detail = "; ".join(f"parameter {one.field!r} {one.message}" for one in errors)
     elif status in _IN_WORDS:
-        detail = _IN_WORDS[status].format(method=request.method, path=request.url.path)
+        detail = _IN_WORDS[status].format(method=request.method, path=request.url.path, limit=_limit_of(request))
         if allowed := {name.lower(): value for name, value in (error.headers or {}).items()}.get("allow"):
             detail += f", only to {allowed}"
     return problem_response(ProblemError(status, detail, errors), dict(error.headers or {}))
+
+
+def _limit_of(request: Request[Any, Any, Any]) -> str:
+    """Of the body. A route with a limit of its own takes no list that could come in parts."""
+    handler: Any = request.scope.get("route_handler")  # none, where there is nothing
+    most = MAX_REQUEST_BYTES if handler is None else handler.resolve_request_max_body_size() or MAX_REQUEST_BYTES
+    return f"{most >> 10} KiB" if most < MAX_REQUEST_BYTES else f"{most >> 20} MiB: send it in parts"
 
 
 def _of_parameter(request: Request[Any, Any, Any], key: str, text: str) -> FieldProblem:

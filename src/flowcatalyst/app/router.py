@@ -206,6 +206,7 @@ class App:
             self.store.writer: "publishing is answered with 503 and attempts may repeat, since acks cannot be written",
             self.dead_letters.writer: "messages that cannot be delivered stay in their queues",
             self.audit.writer: "changes by the API are in the log only",
+            self.pause_store.writer: "nothing can be paused, held, resumed or released",
         }
 
     @asynccontextmanager

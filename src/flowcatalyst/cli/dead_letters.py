@@ -230,7 +230,8 @@ def _replay_each(api: RouterApi, filters: Mapping[str, object], change: Mapping[
 def _held(api: RouterApi, group: str) -> Iterator[None]:
     """Nothing of the group starts within: a newer letter would go out before an older one is there. A group that
     somebody holds already stays held."""
-    if any((pause["kind"], pause["name"]) == ("GROUP", group) for pause in api.get("/monitoring/pauses")):
+    held = api.get("/monitoring/pauses", query={"kind": "GROUP", "name": group})
+    if any((pause["kind"], pause["name"]) == ("GROUP", group) for pause in held):
         yield
         return
     api.post(GROUPS, group, "hold")

@@ -67,7 +67,11 @@ def list_keys(
     as_json: Annotated[bool, typer.Option("--json", help="For programs: all that there is, as JSON")] = False,
 ) -> None:
     """List all API keys but those of the settings, the oldest first."""
-    items = _ask(url, key, "GET", PATH)["items"]
+    page = _ask(url, key, "GET", PATH)
+    items = page["items"]
+    while page["next"] is not None:
+        page = _ask(url, key, "GET", f"{PATH}?cursor={quote(page['next'], safe='')}")
+        items += page["items"]
     if as_json:
         print(json.dumps(items, indent=2))
         return

@@ -106,13 +106,19 @@ class GroupFilter(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A group that may be listed; rows are in the order of the list."""
+    """A group that may be listed; rows are in the order of the list. A cursor is one: a row is the same whenever one
+    looks."""
 
-    tier: int  # 0: it stands still
-    since: float  # monotonic
+    tier: int
+    since: float  # by the clock of the tier
     group: str
     pool: str
 
+
+_BLOCKED: Final = 0  # since a monotonic time
+_STORED: Final = 1  # it failed before this router was started, nobody knows when
+_HELD: Final = 2  # since a wall time
+_GOING: Final = 3
 
 Cursor = tuple[int, float, str, str]
 
@@ -192,28 +198,28 @@ class GroupStates:
             names = [group.name or "" for group in pool.groups]
             for begin in range(0, len(names), SLICE):
                 part = names[begin : begin + SLICE]
-                yield [_Row(1, 0.0, name, pool.code) for name in part if (name, pool.code) not in known]
+                yield [_Row(_GOING, 0.0, name, pool.code) for name in part if (name, pool.code) not in known]
                 await asyncio.sleep(0)
 
     def _blocked_rows(self, stored: dict[str, StoredGroup]) -> Iterator[_Row]:
         engine, seen = self._app.engine, set[tuple[str, str]]()
         for one in self._blocking.values():
             seen.add((one.group, one.pool))
-            yield _Row(0, one.since, one.group, one.pool)
+            yield _Row(_BLOCKED, one.since, one.group, one.pool)
         for pool in self._app.router.all_pools():
             for delivery in pool.under_way_since(self._now - HANGS_S):
                 if delivery.ordered and delivery.blocks_group and (delivery.group or "", pool.code) not in seen:
                     seen.add((delivery.group or "", pool.code))
-                    yield _Row(0, delivery.attempt_at, delivery.group or "", pool.code)
+                    yield _Row(_BLOCKED, delivery.attempt_at, delivery.group or "", pool.code)
         names = {group for group, _ in seen}
         for name, group in stored.items():
             if name not in names:
                 names.add(name)
-                yield _Row(0, self._now, name, group.pool)
+                yield _Row(_STORED, 0.0, name, group.pool)
         for name, pause in engine.pauses.groups.items():
             if name not in names:
                 code = next((pool.code for pool in self._app.router.all_pools() if pool.has_group(name)), "")
-                yield _Row(0, self._now - (self._app.clock.wall() - pause.since), name, code)
+                yield _Row(_HELD, pause.since, name, code)
 
     # One of them
 

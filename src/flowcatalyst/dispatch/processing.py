@@ -19,7 +19,7 @@ from flowcatalyst.core.message import Ack, Capabilities, Delivery, Nack, Settled
 from flowcatalyst.core.outage_log import OutageLog
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.dispatch.store.platform_contract import PlatformStore, Refused
-from flowcatalyst.dispatch.tokens import InvalidTokenError, Tokens
+from flowcatalyst.dispatch.tokens import InvalidTokenError, Permit, Tokens
 from flowcatalyst.queues.recalls import RecallableQueue
 from flowcatalyst.router import policy
 from flowcatalyst.router.breaker import Breakers, BreakerState
@@ -78,9 +78,13 @@ class Processing:
         self.in_progress: set[str] = set()  # ids of jobs
         self._closed = False
 
-    async def process(self, token: str, message_id: str) -> Answer:
+    def permit_of(self, token: str) -> Permit:
+        """Raises `InvalidTokenError`. Whether it is for the message that was sent with it, `process` says."""
+        return self._tokens.read(token)
+
+    async def process(self, permit: Permit, message_id: str) -> Answer:
         """Raises `InvalidTokenError`, or `QueueUnavailableError` if the store is away or this process stops."""
-        ticket, until = self._tokens.read(token)
+        ticket, until = permit
         if ticket.job != message_id:
             raise InvalidTokenError("this token is for another message")
         if until <= self._clock.wall():

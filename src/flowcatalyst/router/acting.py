@@ -182,9 +182,9 @@ class Acts:
             return False
         return True
 
-    def pause(self, kind: PauseKind, name: str, by: str) -> Pause:
-        """Start nothing of it until it is resumed. Attempts in flight end as usual."""
-        pause = self._pauses.add(kind, name, Pause(by, self._clock.wall()))
+    def pause(self, kind: PauseKind, name: str, by: str, since: float | None = None) -> Pause:
+        """Start nothing of it until it is resumed. Attempts in flight end as usual. `since`: wall time, if not now."""
+        pause = self._pauses.add(kind, name, Pause(by, self._clock.wall() if since is None else since))
         if kind is PauseKind.POOL:
             for pool in self._pools():
                 if pool.code == name:

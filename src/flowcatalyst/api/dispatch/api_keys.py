@@ -6,17 +6,19 @@ from typing import Annotated, Any, Final
 
 import msgspec
 from litestar import Request, Response, delete, get, post
-from litestar.params import PathParameter
+from litestar.params import PathParameter, QueryParameter
 
 from flowcatalyst.api.bodies import read_json, read_optional_json
 from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.dispatch.platform import platform_of
+from flowcatalyst.api.listing import behind, items_that_fit
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.control.audit import AuditAction
 from flowcatalyst.core.credentials import Scope
 from flowcatalyst.dispatch.api_keys import (
     DEFAULT_OVERLAP_S,
+    MAX_KEYS,
     MAX_NAME_CHARS,
     MAX_OVERLAP_S,
     ApiKeys,
@@ -70,9 +72,11 @@ class NewApiKeyView(ApiKeyView, rename="camel", kw_only=True):
 
 
 class ApiKeyList(msgspec.Struct, rename="camel"):
-    """All keys, the oldest first; those that were revoked or expired for 90 days too."""
+    """Keys, the oldest first; those that were revoked or expired for 90 days too. `next` is the cursor of the next
+    page; null if there is none."""
 
     items: list[ApiKeyView]
+    next: str | None
 
 
 _new = msgspec.json.Decoder(NewApiKey)
@@ -95,10 +99,20 @@ async def create_api_key(request: Request[Any, Any, Any], app: TheApp) -> Respon
 
 
 @get(API_KEYS, tags=["API keys"], summary="List API keys")
-async def list_api_keys(app: TheApp) -> ApiKeyList:
-    """Those of the settings are not among them."""
-    wall = app.clock.wall()
-    return ApiKeyList([ApiKeyView.of(kept, wall) for kept in await _keys(app).listed()])
+async def list_api_keys(
+    app: TheApp,
+    cursor: Annotated[
+        str | None, QueryParameter(max_length=MAX_ID_CHARS, description="`next` of the page before")
+    ] = None,
+) -> ApiKeyList:
+    """All of them but those of the settings, at most about 1 MiB in a page."""
+    wall, known = app.clock.wall(), {kept.id: kept for kept in await _keys(app).listed()}
+
+    async def read(most: int, after: str | None) -> tuple[list[ApiKeyView], str | None]:
+        shown, following = behind(list(known), most, after)
+        return [ApiKeyView.of(known[one], wall) for one in shown], following
+
+    return ApiKeyList(*await items_that_fit(read, MAX_KEYS, cursor))
 
 
 @delete(f"{API_KEYS}/{{id:str}}", status_code=HTTPStatus.OK, tags=["API keys"], summary="Revoke an API key")

@@ -16,6 +16,7 @@ from flowcatalyst.api.dispatch.event_views import EventPage, EventView, WholeEve
 from flowcatalyst.api.dispatch.job_list import MAX_CURSOR, MAX_LISTED
 from flowcatalyst.api.dispatch.job_views import JobView
 from flowcatalyst.api.dispatch.platform import as_shown, platform_of
+from flowcatalyst.api.listing import items_that_fit
 from flowcatalyst.api.problems import Problem, ProblemError
 from flowcatalyst.api.times import seconds_of
 from flowcatalyst.control.audit import AuditAction
@@ -24,7 +25,7 @@ from flowcatalyst.dispatch.event import MAX_EVENT_GROUP_CHARS, MAX_SOURCE_CHARS,
 from flowcatalyst.dispatch.event_types import MAX_TYPE_CHARS
 from flowcatalyst.dispatch.intake import ITEM_BYTES, Turns
 from flowcatalyst.dispatch.store.contract import Filter
-from flowcatalyst.dispatch.store.platform_contract import EventAccepted, EventFilter, UnknownEventError
+from flowcatalyst.dispatch.store.platform_contract import EventAccepted, EventFilter, PlatformStore, UnknownEventError
 
 SHOWN_JOBS: Final = 100  # of one event
 MAX_DEDUPLICATION_CHARS: Final = MAX_SOURCE_CHARS + 1 + MAX_NAME_CHARS  # of one that is a source and an id
@@ -134,7 +135,7 @@ async def list_events(
     cursor: Annotated[int | None, QueryParameter(ge=1, le=MAX_CURSOR, description="`next` of the page before")] = None,
 ) -> EventPage:
     """Newest first, without their data. A page may have fewer than `limit` although there are more: then `next` leads
-    on."""
+    on. It has at most about 1 MiB."""
     texts = {
         "type": type_,
         "source": source,
@@ -159,8 +160,16 @@ async def list_events(
         seconds_of("from", from_),
         seconds_of("before", before),
     )
-    page = await platform_of(app).store.events(which, limit, cursor)
-    return EventPage([EventView.of(one) for one in page.items], None if page.cursor is None else str(page.cursor))
+    return await _page(platform_of(app).store, which, limit, cursor)
+
+
+async def _page(store: PlatformStore, which: EventFilter, limit: int, cursor: int | None) -> EventPage:
+    async def read(most: int, after: int | None) -> tuple[list[EventView], int | None]:
+        page = await store.events(which, most, after)
+        return [EventView.of(one) for one in page.items], page.cursor
+
+    items, following = await items_that_fit(read, limit, cursor)
+    return EventPage(items, None if following is None else str(following))
 
 
 @get("/api/events/{id:str}", tags=["Events"], summary="Look at an event")

@@ -12,6 +12,7 @@ from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.dispatch.job_views import GroupView, JobView
 from flowcatalyst.api.dispatch.platform import as_shown, store_of
+from flowcatalyst.api.listing import items_that_fit
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.control.audit import AuditAction
 from flowcatalyst.core.message import MAX_NAME_CHARS
@@ -51,11 +52,18 @@ async def list_groups(
         str | None, QueryParameter(max_length=MAX_CURSOR_CHARS, description="`next` of the page before")
     ] = None,
 ) -> GroupList:
-    """Those with unfinished jobs in order; the longest blocked first."""
+    """Those with unfinished jobs in order; the longest blocked first. A page has at most about 1 MiB: it may have fewer
+    than `limit` although there is a `next`.
+    """
     if cursor is not None:
         _check("cursor", cursor)
-    page = await store_of(app).groups(blocked=blocked, limit=limit, cursor=cursor)
-    return GroupList([GroupView.of(one) for one in page.items], page.cursor)
+    store = store_of(app)
+
+    async def read(most: int, after: str | None) -> tuple[list[GroupView], str | None]:
+        page = await store.groups(blocked=blocked, limit=most, cursor=after)
+        return [GroupView.of(one) for one in page.items], page.cursor
+
+    return GroupList(*await items_that_fit(read, limit, cursor))
 
 
 @get("/api/message-groups/{group:str}", tags=["Message groups"], summary="Look at a group of jobs")

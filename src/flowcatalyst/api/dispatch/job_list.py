@@ -12,6 +12,7 @@ from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.dispatch.job_filter import JobFilter, filter_of, read_filter
 from flowcatalyst.api.dispatch.job_views import JobPage, JobView, WholeJob
 from flowcatalyst.api.dispatch.platform import as_shown, checked_id, in_hand, paused_of, store_of
+from flowcatalyst.api.listing import items_that_fit
 from flowcatalyst.core.message import MAX_NAME_CHARS
 from flowcatalyst.dispatch.job import FINISHED, JobState, Status
 from flowcatalyst.dispatch.store.contract import Filter
@@ -32,9 +33,17 @@ async def list_jobs(
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="Largest number to return")] = 100,
     cursor: Annotated[int | None, QueryParameter(ge=1, le=MAX_CURSOR, description="`next` of the page before")] = None,
 ) -> JobPage:
-    """Newest first. A page may have fewer than `limit` although there are more: then `next` leads on."""
-    items, next_page = await _page(app, filter_of(asked), limit, cursor)
-    return JobPage([JobView.of(state) for state in items], None if next_page is None else str(next_page))
+    """Newest first. A page may have fewer than `limit` although there are more: then `next` leads on. It has at most
+    about 1 MiB.
+    """
+    which = filter_of(asked)
+
+    async def read(most: int, after: int | None) -> tuple[list[JobView], int | None]:
+        states, following = await _page(app, which, most, after)
+        return [JobView.of(state) for state in states], following
+
+    items, following = await items_that_fit(read, limit, cursor)
+    return JobPage(items, None if following is None else str(following))
 
 
 async def _page(app: ServedRouter, which: Filter, limit: int, cursor: int | None) -> tuple[list[JobState], int | None]:

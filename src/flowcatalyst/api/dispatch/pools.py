@@ -3,7 +3,6 @@
 from datetime import datetime
 from enum import StrEnum
 from http import HTTPStatus
-from itertools import islice
 from typing import Annotated, Any, Final, Union, get_type_hints
 
 import msgspec
@@ -15,6 +14,7 @@ from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.dispatch.platform import platform_of
 from flowcatalyst.api.dispatch.router_config import EMBEDDED
+from flowcatalyst.api.listing import behind, items_that_fit
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.control.audit import AuditAction
@@ -143,10 +143,13 @@ async def list_pools(
     """By code: those that were made here and those of the configuration."""
     await platform_of(app).catalog.ready()
     known = {*app.config.pools, *unconfigured_pools(app.config.pools)}
-    shown = list(islice((code for code in sorted(known) if cursor is None or code > cursor), limit + 1))
-    return DispatchPoolPage(
-        [_view(app, code) for code in shown[:limit]], shown[limit - 1] if len(shown) > limit else None
-    )
+    codes = sorted(known)
+
+    async def read(most: int, after: str | None) -> tuple[list[DispatchPoolView], str | None]:
+        shown, following = behind(codes, most, after)
+        return [_view(app, code) for code in shown], following
+
+    return DispatchPoolPage(*await items_that_fit(read, limit, cursor))
 
 
 @get(f"{POOLS}/{{code:str}}", tags=["Dispatch pools"], summary="Look at a pool")

@@ -13,6 +13,7 @@ from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.core.errors import QueueUnavailableError
 from flowcatalyst.dispatch.tokens import InvalidTokenError
 
+MAX_BYTES: Final = 16 * 1024  # of a body; a router sends the id of its message and no more
 _SCHEME: Final = "bearer"
 
 
@@ -38,6 +39,7 @@ _message = msgspec.json.Decoder(OutMessage)
     tags=["Dispatch jobs"],
     summary="Deliver a job that was published to a queue",
     operation_class=with_json_body(OutMessage, "The message as its router sends it"),
+    request_max_body_size=MAX_BYTES,
 )
 async def process_job(request: Request[Any, Any, Any], app: TheApp) -> Processed:
     """For routers, not for people. The token of the message, as Authorization: Bearer, is all it takes, and is good for
@@ -48,5 +50,6 @@ async def process_job(request: Request[Any, Any, Any], app: TheApp) -> Processed
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() != _SCHEME:
         raise InvalidTokenError("a message that was published for a job brings a token (Authorization: Bearer)")
-    answer = await app.processing.process(token.strip(), (await read_json(request, _message)).message_id)
+    permit = app.processing.permit_of(token.strip())  # a stranger's body is not read
+    answer = await app.processing.process(permit, (await read_json(request, _message)).message_id)
     return Processed(answer.ack, answer.delay_s)

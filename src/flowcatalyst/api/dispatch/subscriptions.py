@@ -1,7 +1,6 @@
 """/api/subscriptions: who wants to know what, and how they are told."""
 
 from http import HTTPStatus
-from itertools import islice
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -22,6 +21,7 @@ from flowcatalyst.api.dispatch.subscription_views import (
     SubscriptionWithSecret,
     unmasked,
 )
+from flowcatalyst.api.listing import behind, items_that_fit
 from flowcatalyst.api.openapi import with_json_body
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.control.audit import AuditAction
@@ -90,22 +90,21 @@ async def list_subscriptions(
         str | None, QueryParameter(max_length=MAX_CODE_CHARS, description="`next` of the page before")
     ] = None,
 ) -> SubscriptionPage:
-    """By code. No secrets: they are shown only when they are made."""
+    """By code, at most about 1 MiB of them: then `next` leads on, although there are fewer than `limit`. No secrets:
+    they are shown only when they are made."""
     catalog, wall = platform_of(app).catalog, app.clock.wall()
     await catalog.ready()
     known = catalog.subscriptions
     if cursor is not None and cursor not in known and not any(code > cursor for code in known):
         detail = f"cursor is {cursor[:100]!r}, which is `next` of no page: no subscription comes after it"
         raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
-    codes = (
-        code
-        for code in sorted(known)
-        if (cursor is None or code > cursor) and status in (None, known[code].document.status)
-    )
-    shown = list(islice(codes, limit + 1))
-    pools = app.config.pools
-    items = [SubscriptionView.of(catalog, known[code], wall, pools) for code in shown[:limit]]
-    return SubscriptionPage(items, shown[limit - 1] if len(shown) > limit else None)
+    codes = [code for code in sorted(known) if status in (None, known[code].document.status)]
+
+    async def read(most: int, after: str | None) -> tuple[list[SubscriptionView], str | None]:
+        shown, following = behind(codes, most, after)
+        return [SubscriptionView.of(catalog, known[code], wall, app.config.pools) for code in shown], following
+
+    return SubscriptionPage(*await items_that_fit(read, limit, cursor))
 
 
 @get(f"{SUBSCRIPTIONS}/{{code:str}}", tags=["Subscriptions"], summary="Look at a subscription")

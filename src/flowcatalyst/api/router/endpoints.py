@@ -1,15 +1,18 @@
 """/monitoring/endpoints and /monitoring/pauses: where messages go, how that does, and what people stopped."""
 
+from collections.abc import Sequence
 from http import HTTPStatus
+from itertools import islice
 from typing import Annotated, Any, Final
 
 import msgspec
-from litestar import Request, get, post
+from litestar import Request, Response, get, post
 from litestar.params import QueryParameter
 
 from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.cursors import cursor_of, read_cursor
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
+from flowcatalyst.api.listing import Offset, behind, items_that_fit, page_from
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.api.router.group_views import milliseconds
 from flowcatalyst.control import acting
@@ -72,13 +75,20 @@ async def list_endpoints(
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="Largest number to return")] = 100,
     cursor: Annotated[str | None, QueryParameter(max_length=16_384, description="`next` of the page before")] = None,
 ) -> EndpointPage:
-    """Those that were called lately, that are paused or that are down: breaker, share of the slots, latency, errors."""
-    after = "" if cursor is None else read_cursor(cursor, str)
+    """Those that were called lately, that are paused or that are down: breaker, share of the slots, latency, errors. A
+    page may be shorter than `limit` although there is a `next`: it has at most about 1 MiB.
+    """
+    after = None if cursor is None else read_cursor(cursor, str)
     names = {name for name, _ in app.breakers.items()} | set(app.engine.pauses.endpoints)
     names |= {share.name for pool in app.router.all_pools() for share, _ in pool.shares()}
-    chosen = sorted(name for name in names if name.startswith(prefix) and name > after)[: limit + 1]
-    views = _views(app, chosen[:limit])
-    return EndpointPage(views, cursor_of(chosen[limit - 1]) if len(chosen) > limit else None)
+    chosen = sorted(name for name in names if name.startswith(prefix))
+
+    async def read(most: int, after: str | None) -> tuple[list[EndpointView], str | None]:
+        shown, following = behind(chosen, most, after)
+        return _views(app, shown), following
+
+    views, following = await items_that_fit(read, limit, after)
+    return EndpointPage(views, None if following is None else cursor_of(following))
 
 
 @post("/monitoring/endpoints/pause", status_code=HTTPStatus.OK, tags=["Monitoring"], summary="Pause an endpoint")
@@ -104,16 +114,26 @@ async def resume_endpoint(request: Request[Any, Any, Any], app: TheApp, endpoint
 
 
 @get("/monitoring/pauses", tags=["Monitoring"], summary="What people stopped")
-async def list_pauses(app: TheApp) -> list[PauseView]:
-    """Paused pools and endpoints, and held groups; who stopped them, and how long ago."""
+async def list_pauses(
+    request: Request[Any, Any, Any],
+    app: TheApp,
+    kind: Annotated[PauseKind | None, QueryParameter(description="Only those of this kind")] = None,
+    name: Annotated[str | None, QueryParameter(description="Only what is called so")] = None,
+    offset: Offset = 0,
+) -> Response[list[PauseView]]:
+    """Paused pools and endpoints, and held groups; who stopped them, and how long ago. At most about 1 MiB of them: if
+    there are more, the Link header leads to them.
+    """
     wall = app.clock.wall()
-    return [
-        PauseView(kind, name, pause.by, milliseconds(wall - pause.since) or 0)
-        for kind, name, pause in app.engine.pauses
-    ]
+    views = (
+        PauseView(one, called, pause.by, milliseconds(wall - pause.since) or 0)
+        for one, called, pause in app.engine.pauses
+        if kind in (None, one) and name in (None, called)
+    )
+    return page_from(request, islice(views, offset, None), offset)
 
 
-def _views(app: ServedRouter, names: list[str]) -> list[EndpointView]:
+def _views(app: ServedRouter, names: Sequence[str]) -> list[EndpointView]:
     shares: dict[str, list[tuple[str, Any, int]]] = {name: [] for name in names}
     for pool in app.router.all_pools():
         for share, slots in pool.shares():

@@ -11,6 +11,7 @@ from litestar.params import PathParameter, QueryParameter
 from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.cursors import cursor_of, read_cursor
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
+from flowcatalyst.api.listing import items_that_fit
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.api.router.group_views import BlockableGroup, DoneView
 from flowcatalyst.control import acting, stored_messages
@@ -33,7 +34,8 @@ MessageId = Annotated[
 
 
 class GroupPage(msgspec.Struct, rename="camel"):
-    """Groups, the longest blocked first. `next` is the cursor of the next page; null if there is none."""
+    """Groups, the longest blocked first, then those that are only held. `next` is the cursor of the next page; null if
+    there is none."""
 
     items: list[BlockableGroup]
     next: str | None
@@ -54,13 +56,18 @@ async def list_router_groups(
 ) -> GroupPage:
     """Those that the router has, and those that wait in their queues for the next attempt of a message that failed.
     Groups that only wait to be received are not listed. A page filtered by queue or endpoint may be shorter than
-    `limit`, or empty, although there is a `next`.
+    `limit`, or empty, although there is a `next`; so may one of about 1 MiB, which is the most.
     """
     after = None if cursor is None else read_cursor(cursor, Cursor)
-    page = await GroupStates(app).page(GroupFilter(blocked, pool, queue, endpoint, prefix), limit, after)
-    return GroupPage(
-        [BlockableGroup.of(one) for one in page.items], None if page.cursor is None else cursor_of(page.cursor)
-    )
+    which = GroupFilter(blocked, pool, queue, endpoint, prefix)
+    states = GroupStates(app)
+
+    async def read(most: int, behind: Cursor | None) -> tuple[list[BlockableGroup], Cursor | None]:
+        page = await states.page(which, most, behind)
+        return [BlockableGroup.of(one) for one in page.items], page.cursor
+
+    items, following = await items_that_fit(read, limit, after, at_once=limit)  # each part looks at all groups
+    return GroupPage(items, None if following is None else cursor_of(following))
 
 
 @get("/monitoring/groups/{group:str}", tags=["Groups"], summary="Look at a group of messages")

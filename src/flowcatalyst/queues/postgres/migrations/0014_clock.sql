@@ -22,7 +22,7 @@ INSERT INTO clock_seen (at) VALUES (clock_timestamp());
 -- By which delays go.
 CREATE OR REPLACE FUNCTION server_time() RETURNS timestamptz LANGUAGE plpgsql STABLE AS $$
 BEGIN
-  RETURN machine_time() + make_interval(secs => (SELECT c.ahead_s FROM clock AS c WHERE c.is_only));
+  RETURN machine_time() + make_interval(secs => coalesce((SELECT c.ahead_s FROM clock AS c WHERE c.is_only), 0));
 END $$;
 
 -- Goes on from where the clock was seen last, should the server's have been set back since.

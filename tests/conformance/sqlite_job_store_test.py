@@ -10,7 +10,7 @@ import pytest
 from flowcatalyst.dispatch.store.contract import JobStore
 from flowcatalyst.dispatch.store.platform_contract import PlatformStore
 from flowcatalyst.dispatch.store.sqlite import SqliteJobStore
-from tests.conformance.job_bench import JobBench
+from tests.conformance.job_bench import JobBench, take
 from tests.conformance.job_store_suite import JobStoreSuite
 from tests.conformance.job_walk_suite import JobWalkSuite
 from tests.conformance.platform_suite import PlatformSuite
@@ -109,3 +109,23 @@ class TestSqliteJobStore(JobStoreSuite, JobWalkSuite, PlatformSuite, RemoteSuite
         bench = SqliteJobBench(tmp_path)
         yield bench
         await bench.close()
+
+
+async def test_a_file_of_jobs_that_is_removed_under_a_running_process_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowcatalyst.queues.embedded.store.REAP_EVERY_S", 0.0)
+    bench = SqliteJobBench(tmp_path)
+    store = await bench.store()
+    await bench.create(store, "j1", "j2")
+    remove_files_in(tmp_path)
+    assert len(await take(store)) == 2
+    [loss] = store.queue.losses
+    assert "was removed while it was open" in loss.text
+    assert loss.messages == 2
+    await bench.close()
+
+
+def remove_files_in(folder: Path) -> None:
+    for path in folder.glob("jobs.db*"):
+        path.unlink()

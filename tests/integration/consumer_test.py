@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from flowcatalyst.core.errors import QueueUnavailableError
-from flowcatalyst.core.message import DEFAULT_POOL, Delivery, Settled
+from flowcatalyst.core.message import DEFAULT_POOL, Delivery, Outcome, Settled
 from flowcatalyst.core.warnings import Warning, WarningCode, WarningFilter  # noqa: A004 - the word operators know
 from flowcatalyst.queues.contract import Demand, Outgoing
 from flowcatalyst.queues.memory import MemoryQueue
@@ -16,7 +16,7 @@ from flowcatalyst.router.engine import Engine
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.settler import MAX_NACK_TRIES
 from flowcatalyst.router.watch import Backlog
-from tests.support.rig import UNREACHABLE, Rig, SilentLog, outgoing
+from tests.support.rig import UNREACHABLE, ListedDeadLetters, Rig, SilentLog, outgoing
 from tests.support.virtual_loop import VirtualClock
 
 pytestmark = pytest.mark.virtual_time
@@ -332,3 +332,18 @@ async def test_a_drain_that_takes_too_long_says_what_each_pool_still_has() -> No
     assert (cut["message"], cut["pool"], cut["attempt"], cut["verdict"]) == ("m0", DEFAULT_POOL, 1, "nack")
     assert cut["seconds"] >= 30
     assert rig.queue.nacked == [(f"m{number}", 0.0) for number in range(5)]  # in order, and each of them once
+
+
+@pytest.mark.virtual_time
+async def test_unreadable_messages_of_a_batch_are_recorded_together() -> None:
+    class SlowDeadLetters(ListedDeadLetters):
+        async def record(self, delivery: Delivery, reason: str, outcome: Outcome | None) -> None:
+            await asyncio.sleep(0.1)
+            await super().record(delivery, reason, outcome)
+
+    rig = Rig(max_batch=100)
+    rig.dead_letters = SlowDeadLetters()
+    await rig.publish(*(Outgoing("no JSON", f"g{number}") for number in range(100)))
+    async with rig:
+        assert await rig.until_empty() < 1.0
+    assert len(rig.dead_letters.letters) == 100

@@ -4,17 +4,26 @@ import asyncio
 import errno
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
-from flowcatalyst.core.errors import LocalShortageError, NotSignedError
+from flowcatalyst.core.clock import SystemClock
+from flowcatalyst.core.errors import ConnectError, LocalShortageError, NotSignedError
 from flowcatalyst.core.message import DispatchMode
+from flowcatalyst.core.targets import parse_target
 from flowcatalyst.core.warnings import WarningCode
+from flowcatalyst.http import resolver
+from flowcatalyst.http.egress import EgressGuard
+from flowcatalyst.http.http1.client import Http1Client
+from flowcatalyst.http.mediator import Mediator
+from flowcatalyst.http.resolver import SystemResolver
 from flowcatalyst.router.breaker import BreakerState
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.policy import UNSIGNED_DELAY_S
@@ -23,6 +32,7 @@ from tests.support.http_servers import Gate, raw_server
 from tests.support.patience import PATIENCE_S
 from tests.support.rig import ERROR_500, UNREACHABLE, Rig, outgoing, outgoings
 from tests.support.router_process import RouterProcess, Waits, router_process
+from tests.support.virtual_loop import until
 
 SHORTAGE = LocalShortageError(errno.EMFILE)
 FEW_FILES = (80, 80)  # a router has about 36 open, and twenty deliveries at once need as many
@@ -112,6 +122,45 @@ async def test_failures_before_a_shortage_stay_counted() -> None:
     async with rig:
         await rig.until_empty()
         assert [round(at, 1) for at, _ in rig.endpoint.starts] == [0.0, 1.0, 2.0, 4.0]
+
+
+async def test_names_that_hang_are_no_fault_of_an_endpoint_whose_name_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resolver, "MAX_THREADS", resolver.KEPT_FOR_KNOWN_NAMES + 1)
+    monkeypatch.setattr(resolver, "LOOKUP_LIMIT_S", 0.01)
+    monkeypatch.setattr(resolver, "NOT_FOUND_FOR_S", 0.0)
+    answered = threading.Event()
+
+    def getaddrinfo(host: str, port: None, *, type: int) -> list[Any]:  # noqa: A002
+        if host == "dead.test":
+            answered.wait()
+        return [(socket.AF_INET, type, 6, "", ("127.0.0.1", 0))]
+
+    guard = EgressGuard(True, resolver=SystemResolver(getaddrinfo=getaddrinfo))
+    client = Http1Client(guard=guard, clock=SystemClock())
+    rig = Rig(default=PoolLimits(concurrency=10, max_delivery_attempts=1))
+    rig.tools = replace(rig.tools, mediator=Mediator(client, client, SystemClock()))
+    try:
+        with pytest.raises(ConnectError, match="no answer"):
+            await client.post(parse_target("http://dead.test/"), [], b"")
+        async with asyncio.timeout(PATIENCE_S), rig, raw_server() as server:
+            await rig.publish(outgoing("m1", target=server.url(host="new.test")))
+            await until(lambda: bool(rig.warnings.recent() or rig.dead_letters.letters))
+            assert rig.dead_letters.letters == []
+            (waiting,) = rig.tracker
+            assert (waiting.tries, waiting.failures) == (0, 0)
+            (warning,) = rig.warnings.recent()
+            assert warning.code is WarningCode.LOCAL_SHORTAGE
+            assert "names of hosts cannot be looked up" in warning.message
+            (breaker,) = (breaker for _, breaker in rig.breakers.items())
+            assert repr(breaker) == "<Breaker CLOSED 0/0 failed>"
+            monkeypatch.setattr(resolver, "LOOKUP_LIMIT_S", PATIENCE_S)
+            answered.set()
+            await rig.until_empty()
+            assert (len(server.requests), rig.dead_letters.letters) == (1, [])
+            assert repr(breaker) == "<Breaker CLOSED 0/1 failed>"
+    finally:
+        answered.set()
+        await client.close()
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,28 @@ async def test_tables_that_were_dropped_are_made_again(bench: Bench) -> None:
             except QueueUnavailableError:
                 continue
             break
+
+
+@pytest.mark.parametrize("by", ["this process", "another one"])
+async def test_tables_that_were_dropped_and_made_again_are_told_of_with_what_they_held(bench: Bench, by: str) -> None:
+    queue, connection = await bench.client(), await bench.connection()
+    await queue.publish(grouped(*(f"a{number}" for number in range(12))))
+    assert len(await take(queue, 2)) == 2
+    await queue.store.announce()
+    assert queue.losses == []
+    await connection.execute(f"DROP SCHEMA {bench.schema} CASCADE")
+    if by == "another one":
+        await (await bench.client()).publish(grouped("b1"))
+    async with asyncio.timeout(PATIENCE_S):
+        while not queue.losses:
+            with suppress(QueueUnavailableError):
+                await queue.receive(10, 0.1)
+    [loss] = queue.losses
+    assert f"the tables in schema {bench.schema} of its database were dropped and made again" in loss.text
+    assert "it held 12 messages when last seen" in loss.text
+    assert loss.messages == 12
+    await queue.publish(grouped("c1"))
+    assert len(queue.losses) == 1
 
 
 async def test_a_look_at_the_depth_makes_no_tables(bench: Bench) -> None:

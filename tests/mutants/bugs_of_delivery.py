@@ -127,8 +127,8 @@ def _() -> None:
 )
 def _() -> None:
     @instead_of(resolver.SystemResolver, "_tell")
-    def tell(original: Any, self: Any, name: Any, last_error: str, shortage: int | None = None) -> None:
-        original(self, name, last_error, shortage)
+    def tell(original: Any, self: Any, name: Any, last_error: str, *args: Any, **kwargs: Any) -> None:
+        original(self, name, last_error, *args, **kwargs)
         name.good_until = name.good_until if last_error else 0.0
 
 

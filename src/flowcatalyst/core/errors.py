@@ -61,6 +61,17 @@ class NotSignedError(LocalShortageError):
         Exception.__init__(self, f"deliveries wait: {why}")
 
 
+class NotLookedUpError(LocalShortageError):
+    """A name was not looked up: others that hang use up what this process may look up at once."""
+
+    def __init__(self, why: str) -> None:
+        Exception.__init__(
+            self,
+            f"deliveries wait: names of hosts cannot be looked up, {why}, since too many other lookups hang: see to "
+            "the name servers of this machine, or to the targets whose names get no answer",
+        )
+
+
 class ConnectError(DeliveryError):
     """No connection to the endpoint: refused, unresolvable, TLS failure or connect timeout."""
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from flowcatalyst.core.clock import Clock, SystemClock
+from flowcatalyst.core.errors import NotLookedUpError
 from flowcatalyst.core.waiters import Waiters
 from flowcatalyst.http.shortage import shortage_of_files
 
@@ -40,6 +41,7 @@ class _Name:
     addresses: list[Address] = field(default_factory=list)  # of the latest lookup that found some
     last_error: str = ""  # of the latest lookup
     shortage: int | None = None  # error number, if the trouble was that of this machine
+    had_no_thread: bool = False  # nobody was asked
     good_until: float = 0.0  # monotonic; then it is looked up again
     timer: asyncio.TimerHandle | None = None  # runs while a lookup is in time, with a thread or waiting for one
     hangs: bool = False  # its thread has not returned in time
@@ -47,9 +49,10 @@ class _Name:
 
 
 class SystemResolver:
-    """The addresses the operating system knows for a host, in its order of preference; `OSError` if there are none.
+    """The addresses the operating system knows for a host, in its order of preference.
 
-    All state belongs to the loop. A thread only reports to it.
+    Raises `OSError` if there are none, and `NotLookedUpError` if it could not ask, since too many other names hang. All
+    state belongs to the loop. A thread only reports to it.
     """
 
     def __init__(self, clock: Clock | None = None, getaddrinfo: Callable[..., list[Any]] | None = None) -> None:
@@ -78,6 +81,8 @@ class SystemResolver:
                 self._in_line.append(name)
                 self._start_threads(loop)
             await name.waiters.wait()
+        if name.had_no_thread:
+            raise NotLookedUpError(name.last_error)
         if name.shortage is not None:
             raise OSError(name.shortage, name.last_error)
         if name.last_error:
@@ -127,13 +132,13 @@ class SystemResolver:
     def _too_late(self, name: _Name) -> None:
         if name in self._in_line:
             self._in_line.remove(name)
-            self._tell(name, f"no thread was free in {LOOKUP_LIMIT_S:g} s: too many other lookups hang")
+            self._tell(name, f"no thread was free in {LOOKUP_LIMIT_S:g} s", had_no_thread=True)
         else:
             name.hangs = True
             self._tell(name, f"no answer in {LOOKUP_LIMIT_S:g} s")
 
-    def _tell(self, name: _Name, last_error: str, shortage: int | None = None) -> None:
-        name.last_error, name.shortage = last_error, shortage
+    def _tell(self, name: _Name, last_error: str, shortage: int | None = None, *, had_no_thread: bool = False) -> None:
+        name.last_error, name.shortage, name.had_no_thread = last_error, shortage, had_no_thread
         name.good_until = self._clock.monotonic() + (NOT_FOUND_FOR_S if last_error else FOUND_FOR_S)
         if name.timer is not None:
             name.timer.cancel()

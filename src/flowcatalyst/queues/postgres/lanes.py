@@ -91,10 +91,13 @@ async def open_queue(connection: Connection, name: str) -> int:
     return number
 
 
-async def store_id(connection: Connection) -> str:
-    """What tells this database from others."""
-    found: str = await connection.fetchval("SELECT id FROM store")
-    return found
+async def identity(connection: Connection) -> tuple[str, dict[str, int]]:
+    """What tells these tables from others, empty if that is gone; and how many messages each queue holds."""
+    rows = await connection.fetch(
+        "SELECT s.id, q.name, sum(c.messages)::bigint FROM store AS s "
+        "LEFT JOIN queues AS q ON true LEFT JOIN counts AS c ON c.queue = q.id GROUP BY s.id, q.name"
+    )
+    return (rows[0][0] if rows else ""), {name: held or 0 for _, name, held in rows if name is not None}
 
 
 async def setup_warnings(connection: Connection) -> list[str]:

@@ -142,6 +142,11 @@ class PostgresQueue:
             if not sleeper.done():
                 sleeper.set_result(None)
 
+    def note_loss(self, what: str, held: int | None) -> None:
+        """Once: `held` messages were seen last. What was published since then nobody knows."""
+        seen = "" if held is None else f": it held {held} messages when last seen"
+        self.losses.append(Loss(f"{what}{seen}", held or None))
+
     def fit(self, capacity: int) -> None:
         """It hands out whatever it is asked for."""
 
@@ -256,7 +261,7 @@ class PostgresQueue:
 
         try:
             number = await self.store.number_of(self.queue)
-            leasing.set_result(await self.store.run(take))
+            leasing.set_result([] if session.ended else await self.store.run(take))
         except QueueUnavailableError as error:
             session.doubtful.add(claim)  # the answer was lost: it may have leased something
             leasing.set_exception(error)

@@ -37,6 +37,8 @@ class Listener(Protocol):
 
     def wake(self) -> None: ...
 
+    def note_loss(self, what: str, held: int | None) -> None: ...
+
 
 class PostgresStore:
     """One schema of one database, shared by any number of named queues and by other processes.
@@ -54,6 +56,7 @@ class PostgresStore:
         self.id = ""  # of the database, known after the first call
         self.setup_warnings: Sequence[str] = ()
         self._numbers: dict[str, int] = {}  # of queues
+        self._held: dict[str, int] = {}  # messages in each queue, when last seen
         self._session: Session | None = None
         self._registering = asyncio.Lock()
         self._to_forget: list[int] = []  # owners that we were
@@ -83,10 +86,22 @@ class PostgresStore:
             self._numbers.clear()
         if queue not in self._numbers:
             number = await self.run(partial(lanes.open_queue, name=queue))
-            self.id = await self.run(lanes.store_id)
+            self._identify(*await self.run(lanes.identity))
             self.setup_warnings = await self.run(lanes.setup_warnings)
             self._numbers[queue] = number
         return self._numbers[queue]
+
+    def _identify(self, found: str, held: dict[str, int]) -> None:
+        """Notice whether these are still the tables that we know."""
+        if self.id and found and found != self.id:
+            self._numbers.clear()  # those of tables that are gone mean nothing, or somebody else
+            self._to_forget.clear()
+            if self._session is not None:
+                self._session.ended, self._session = True, None
+            what = f"the tables in schema {self.pool.server.schema} of its database were dropped and made again"
+            for listener in list(self.queues):
+                listener.note_loss(what, self._held.get(listener.queue))
+        self.id, self._held = found or self.id, held
 
     def wake(self, queue: str | None = None) -> None:
         """Tell those who wait on a queue, or on any, that it changed."""
@@ -206,6 +221,7 @@ class PostgresStore:
                     sent_at = self.clock.monotonic()
                     standing = await owners.renew(link, owner, waits=waits, keeps_to=keeps_to)
                     now = self.clock.monotonic()
+                    self._identify(*await lanes.identity(link))
                     session.ended |= owner not in standing.beats  # somebody took us for dead
                     session.renewed(sent_at, now)
                     if member is not None and session.is_alive(now):

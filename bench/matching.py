@@ -34,6 +34,20 @@ def print_matching() -> None:
         costs = {count: _cost_us(partial(_matcher(count).match, _event(code))) for count in (10, 10_000)}
         print(f"  {code:26} 10: {costs[10]:.2f}   10,000: {costs[10_000]:.2f}   ratio {costs[10_000] / costs[10]:.2f}")
 
+    for what, filters in _FITTING_NOBODY.items():
+        costs = {}
+        for count in (10, 10_000):
+            matcher = Matcher(_subscription(f"s{n}", ("order.*",), (filters(n),)) for n in range(count))
+            costs[count] = _cost_us(partial(matcher.match, _event("order.created")), 20)
+        print(f"  {what:26} 10: {costs[10]:.2f}   10,000: {costs[10_000]:.2f}   ratio {costs[10_000] / costs[10]:.2f}")
+
+
+# Of subscriptions whose patterns it fits: the first are found by an index, the others are asked one by one.
+_FITTING_NOBODY: dict[str, Callable[[int], FilterSpec]] = {
+    "exact, not of this tenant": lambda n: {"exact": {"source": "shop", "tenant": f"t{n}"}},
+    "prefix, of no such subject": lambda n: {"prefix": {"subject": f"s{n}"}},
+}
+
 
 def print_fan_out() -> None:
     print("an event of 1 KiB and its jobs, us of processor each")

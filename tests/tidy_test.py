@@ -23,7 +23,17 @@ PURE = [
     SOURCE / "queues" / "sharing.py",
     *(
         SOURCE / "dispatch" / f"{name}.py"
-        for name in ("job", "event", "event_types", "cloudevents", "conditions", "filters", "subscription", "matcher")
+        for name in (
+            "job",
+            "event",
+            "event_types",
+            "cloudevents",
+            "conditions",
+            "filters",
+            "subscription",
+            "subscription_index",
+            "matcher",
+        )
     ),
     *(SOURCE / "dispatch" / f"{name}.py" for name in ("stamp", "catalog_entries")),
     SOURCE / "core" / "settings.py",

@@ -112,6 +112,24 @@ class EventSuite:
         await store.accept([of("f")])
         assert await bench.finish(store) == ["early", "a", "b", "c", "d", "e", "f"]
 
+    async def test_thousands_of_jobs_of_a_call_keep_what_they_share_and_what_is_their_own(
+        self, bench: JobBench
+    ) -> None:
+        store = await bench.platform()
+        envelope, data, own = b'{"data":1}', b"1", [b"x" * size for size in range(3)]
+        alike = [bench.job(f"a{n}", payload=envelope, metadata={"eventId": "e1"}) for n in range(1200)]
+        mixed = [bench.job(f"m{n}", payload=envelope if n % 2 else data, sequence=n) for n in range(1200)]
+        alone = [bench.job(f"o{n}", payload=payload) for n, payload in enumerate(own)]
+        sent = {"e1": alike, "e2": mixed, "e3": alone, "e4": []}
+        accepted = await store.accept([(bench.event(name), jobs) for name, jobs in sent.items()])
+        assert [one.kept.jobs for one in accepted] == [1200, 1200, 3, 0]
+        for job in (alike[0], alike[-1], *mixed[:3], *mixed[-2:], *alone):
+            assert (await store.find(job.id)).job == job
+        again = [bench.job(f"b{n}", payload=envelope) for n in range(1200)]
+        await store.accept([(bench.event("e5"), again)])
+        assert (await store.find(again[-1].id)).job == again[-1]
+        assert await store.count(Filter(metadata=(("eventId", "e1"),)), 5000) == 1200
+
     async def test_a_waiting_receive_hears_of_an_event_of_another_process(self, bench: JobBench) -> None:
         store, other = await bench.platform(), await bench.platform()
         receiving = asyncio.ensure_future(store.queue.receive(5, 30))

@@ -11,7 +11,8 @@ import pytest
 from flowcatalyst.core.errors import NotSignedError, QueueUnavailableError
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.core.warnings import WarningCode, WarningFilter, WarningLog
-from flowcatalyst.dispatch.catalog import FRESH_S, LOOK_AGAIN_S, Catalog
+from flowcatalyst.dispatch import catalog as catalog_module
+from flowcatalyst.dispatch.catalog import FRESH_S, LOOK_AGAIN_S, Catalog, TooManySubscriptionsError
 from flowcatalyst.dispatch.catalog_entries import DispatchPool, StoredSubscription
 from flowcatalyst.dispatch.rotation import TooManySecretsError, rotated, sealed
 from flowcatalyst.dispatch.sealing import Sealer
@@ -271,3 +272,21 @@ async def test_a_rotation_drops_what_cannot_be_opened_and_has_its_bounds(store: 
     new = sealed(process.sealer, "orders", new_secret(), 0.0)
     with pytest.raises(TooManySecretsError, match="5 secrets"):
         await process.catalog.change_subscription("orders", rotated(process.sealer, new, process.clock.wall(), 60.0))
+
+
+async def test_beyond_the_limit_no_subscription_is_added_and_others_can_be_changed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog_module, "MAX_SUBSCRIPTIONS", 2)
+    one = Process(store)
+    await one.subscribe("a")
+    await one.subscribe("b")
+    with pytest.raises(TooManySubscriptionsError, match="there are 2 subscriptions, and 2 are allowed: delete one"):
+        await one.subscribe("c")
+    with pytest.raises(CodeTakenError):
+        await one.subscribe("a")
+    await one.catalog.change_subscription("a", lambda before: msgspec.structs.replace(before, name="changed"))
+    await one.catalog.add(EntryKind.POOL, "p", DispatchPool(code="p", concurrency=1))
+    await one.catalog.remove(EntryKind.SUBSCRIPTION, "b")
+    await one.subscribe("c")
+    assert sorted(one.catalog.subscriptions) == ["a", "c"]

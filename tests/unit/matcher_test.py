@@ -1,5 +1,6 @@
 """Which subscriptions want an event, while they come, change and go."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowcatalyst.dispatch.event import Event, NewEvent, new_event
-from flowcatalyst.dispatch.filters import InvalidFilterError
+from flowcatalyst.dispatch.filters import EventView, InvalidFilterError, compiled
 from flowcatalyst.dispatch.matcher import SUBSCRIPTION_STEPS, TURN_STEPS, Matcher
 from flowcatalyst.dispatch.subscription import EventTypeBinding, Subscription, SubscriptionStatus
 from tests.unit.event_types_test import PATTERNS, codes, matches
@@ -125,3 +126,93 @@ def test_changes_between_two_turns_are_for_the_next_event() -> None:
     matcher.replace(subscription("c"))
     assert [one.code for one in (first, *matching) if one is not None] == ["a", "b"]
     assert found(matcher, event()) == ["a", "c"]
+
+
+ATTRIBUTES = st.sampled_from(["source", "Source", "tenant", "type", "subject"])
+VALUES = st.sampled_from(["shop", "web", "order.created", "7"])
+EXACT = st.builds(lambda name, value: {"exact": {name: value}}, ATTRIBUTES, VALUES) | st.builds(
+    lambda first, second: {"exact": {"source": first, "tenant": second}}, VALUES, VALUES
+)
+OTHER = st.builds(lambda name, value: {"prefix": {name: value}}, ATTRIBUTES, VALUES) | st.sampled_from(
+    [{"jsonpath": "$.total > 10"}, {"jsonpath": HEAVY}]
+)
+FILTERS = st.recursive(
+    EXACT | OTHER,
+    lambda inner: st.builds(
+        lambda dialect, parts: {dialect: parts if dialect != "not" else parts[0]},
+        st.sampled_from(["all", "all", "any", "not"]),
+        st.lists(inner, min_size=1, max_size=3),
+    ),
+    max_leaves=5,
+)
+PATTERN_LISTS = st.lists(st.sampled_from(["order.*", "order.created", "**", "account.*"]), min_size=1, max_size=3)
+STEPS_OF_CHANGES = st.lists(
+    st.tuples(st.sampled_from("abcdef"), PATTERN_LISTS, st.lists(FILTERS, max_size=3) | st.none()), max_size=16
+)
+EVENTS = st.builds(
+    lambda code, source, tenant, data: new_event(
+        NewEvent(type=code, source=source, data=msgspec.Raw(data), extensions={"tenant": tenant}), "e", 1.0
+    ),
+    st.sampled_from(["order.created", "order.shipped", "account.closed"]),
+    st.sampled_from(["shop", "web", "other"]),
+    st.sampled_from(["shop", "web", 7, None]),
+    st.sampled_from([b'{"total":12}', b"1", b"[" + b"1," * 20_000 + b"1]"]),
+)
+
+
+@given(STEPS_OF_CHANGES, st.lists(EVENTS, min_size=1, max_size=4))
+def test_the_index_finds_exactly_whom_asking_everyone_finds(
+    changes: list[tuple[str, list[str], list[Any] | None]], happened: list[Event]
+) -> None:
+    matcher = Matcher()
+    now: dict[str, Subscription] = {}
+    for name, patterns, filters in changes:
+        if filters is None:
+            matcher.remove(name)
+            now.pop(name, None)
+        else:
+            now[name] = subscription(name, *patterns, filters=tuple(filters))
+            matcher.replace(now[name])
+    for one in happened:
+        wanting = []
+        for name, wanted in sorted(now.items()):
+            asked = compiled(wanted.filters)
+            of_type = any(matches(pattern, one.type) for pattern in wanted.patterns)
+            if of_type and (asked is None or asked.passes(EventView(one)) is not False):
+                wanting.append(name)
+        assert found(matcher, one) == wanting
+
+
+def test_an_index_of_subscriptions_that_all_left_is_empty() -> None:
+    matcher = Matcher()
+    for number in range(4):
+        tenant = {"exact": {"source": "shop", "tenant": f"t{number % 2}"}}
+        matcher.replace(subscription(f"s{number}", "order.*", "order.*", "**", filters=(tenant,) * (number % 3)))
+    for number in range(4):
+        matcher.remove(f"s{number}")
+    index = matcher._index
+    assert (index._by_pattern, index._found_by, index._count) == ({}, {}, {})
+    assert index._types._root.next == {}
+
+
+def visits(subscriptions: int, filters: Callable[[int], Any]) -> int:
+    """Of an event that fits all patterns and no filter."""
+    matcher = Matcher(subscription(f"s{n}", "order.*", filters=(filters(n),)) for n in range(subscriptions))
+    asked = NewEvent(type="order.created", source="shop", extensions={"tenant": "nobody"})
+    assert matcher.match(new_event(asked, "e", 1.0)) == []
+    return matcher.visits
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "filters",
+    [
+        lambda n: {"exact": {"tenant": f"t{n}"}},
+        lambda n: {"exact": {"source": "shop", "specversion": "1.0", "tenant": f"t{n}", "type": "order.created"}},
+        lambda n: {"all": [{"jsonpath": "$.total > 1"}, {"all": [{"exact": {"Tenant": f"t{n}"}}]}]},
+        lambda n: {"exact": {f"name{n}": "x"}},
+    ],
+    ids=["tenant", "tenant among others", "within all", "names that no event has"],
+)
+def test_ten_thousand_filters_that_an_event_does_not_fit_cost_it_what_ten_do(filters: Callable[[int], Any]) -> None:
+    assert visits(10_000, filters) <= 1.5 * visits(10, filters)

@@ -15,6 +15,7 @@ from flowcatalyst.core.errors import INSIDE, FlowCatalystError, InvalidMessageEr
 from flowcatalyst.core.json_words import in_words
 from flowcatalyst.core.webhook import InvalidSecretError
 from flowcatalyst.dispatch.api_keys import InvalidKeyError, KeyStateError
+from flowcatalyst.dispatch.catalog import TooManySubscriptionsError
 from flowcatalyst.dispatch.catalog_entries import InvalidPoolError
 from flowcatalyst.dispatch.event import InvalidEventError
 from flowcatalyst.dispatch.rotation import TooManySecretsError
@@ -96,6 +97,7 @@ _STATUS_OF: Final[dict[type[FlowCatalystError], HTTPStatus]] = {
     UnknownEventError: HTTPStatus.NOT_FOUND,
     UnknownEntryError: HTTPStatus.NOT_FOUND,
     CodeTakenError: HTTPStatus.CONFLICT,
+    TooManySubscriptionsError: HTTPStatus.CONFLICT,
     StaleEntryError: HTTPStatus.CONFLICT,
     InvalidKeyError: HTTPStatus.BAD_REQUEST,
     KeyStateError: HTTPStatus.CONFLICT,

@@ -13,7 +13,7 @@ import msgspec
 import structlog
 
 from flowcatalyst.core.clock import Clock
-from flowcatalyst.core.errors import NotSignedError, QueueUnavailableError, StorageError
+from flowcatalyst.core.errors import FlowCatalystError, NotSignedError, QueueUnavailableError, StorageError
 from flowcatalyst.core.message import Severity
 from flowcatalyst.core.outage_log import OutageLog
 from flowcatalyst.core.warnings import WarningCode, WarningSink
@@ -35,6 +35,7 @@ FOLLOW_S: Final = 5.0  # how long the store is asked to wait for a change
 FRESH_S: Final = 1.0  # what others changed longer ago is known before an event is matched
 RETRY_S: Final = 0.5
 READ_AT_ONCE: Final = 100  # entries; then others on the loop have their turn
+MAX_SUBSCRIPTIONS: Final = 10_000  # an event that all of them want is one transaction with as many jobs
 TRIES: Final = 5  # of a change that others make at the same time
 LOOK_AGAIN_S: Final = 5.0  # after secrets could not be opened: somebody may have put the key back
 SOURCE: Final = "catalog"  # of our warnings
@@ -42,6 +43,10 @@ SOURCE: Final = "catalog"  # of our warnings
 log = structlog.get_logger("flowcatalyst.catalog")
 
 Document = TypeVar("Document", bound=msgspec.Struct)
+
+
+class TooManySubscriptionsError(FlowCatalystError):
+    """There are as many subscriptions as there may be."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -140,9 +145,13 @@ class Catalog:
     # Changes. Each is durable, and seen here, when it returns.
 
     async def add(self, kind: EntryKind, code: str, document: msgspec.Struct) -> None:
-        """Raises `CodeTakenError`."""
+        """Raises `CodeTakenError`, or `TooManySubscriptionsError`."""
         await self.ready()
         async with self._one_at_a_time:
+            is_another = kind is EntryKind.SUBSCRIPTION and code not in self.subscriptions
+            if is_another and len(self.subscriptions) >= MAX_SUBSCRIPTIONS:
+                most = f"there are {len(self.subscriptions)} subscriptions, and {MAX_SUBSCRIPTIONS} are allowed"
+                raise TooManySubscriptionsError(f"{most}: delete one that nobody needs")
             try:
                 paused = _is_paused(document) is True
                 self._made_here(await self._store.add(kind, code, _encoded(document), paused=paused))

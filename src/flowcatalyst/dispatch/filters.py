@@ -102,6 +102,7 @@ class Filter:
 
     check: _Check
     needs_data: bool
+    exactly: tuple[tuple[str, str], ...] = ()  # attributes, lower case, that nothing passes without
 
     def passes(self, view: EventView, steps: Steps | None = None) -> Verdict:
         """Whether an event passes; None: undecided, which is to be taken as a match. `steps` tells what it took."""
@@ -176,7 +177,7 @@ class _Compiler:
                         verdict = None
             return verdict
 
-        return Filter(check, parts[-1].needs_data)
+        return Filter(check, parts[-1].needs_data, tuple(pair for part in parts for pair in part.exactly))
 
     def _any_of(self, place: str, specs: Any, depth: int) -> Filter:
         parts = self._parts_of(place, specs, depth)
@@ -224,7 +225,7 @@ class _Compiler:
             attributes = view.attributes
             return all((found := attributes.get(name)) is not None and compare(found, value) for name, value in pairs)
 
-        return Filter(check, needs_data=False)
+        return Filter(check, needs_data=False, exactly=tuple(pairs) if compare is str.__eq__ else ())
 
 
 def _on_data(place: str, text: Any) -> Filter:

@@ -11,12 +11,13 @@ from flowcatalyst.dispatch.event_counts import EventCounts
 from flowcatalyst.dispatch.job import Job
 from flowcatalyst.dispatch.matcher import Matcher
 from flowcatalyst.dispatch.store.platform_contract import EventAccepted, EventStore
-from flowcatalyst.dispatch.subscription import Subscription, jobs_of
+from flowcatalyst.dispatch.subscription import Subscription, making_jobs
 
 MAX_JOBS: Final = 2000  # of one transaction, unless one event has more: whoever delivers waits for it
 MAX_JOB_BYTES: Final = 8 * 1024 * 1024
 TURN_BYTES: Final = 256 * 1024  # of data that are judged or matched; then others on the loop have their turn
 ITEM_BYTES: Final = 4 * 1024  # what one event, or one job, counts for besides its data
+JOBS_A_TURN: Final = 500  # that are made of an event before others on the loop have their turn
 
 
 class Turns:
@@ -63,7 +64,7 @@ class Intake:
             began_at = self._clock.monotonic()
             wanted = await matched(self._catalog.matcher, event)
             self.counts.matched(self._clock.monotonic() - began_at)
-            jobs = jobs_of(event, wanted, self._ids.new_id, self._clock.wall())
+            jobs = await self._jobs_of(event, wanted)
             more = sum(len(job.payload or b"") for job in jobs)
             if waiting and (count + len(jobs) > MAX_JOBS or size + more > MAX_JOB_BYTES):
                 accepted += await self._keep(waiting)
@@ -74,6 +75,15 @@ class Intake:
         if waiting:
             accepted += await self._keep(waiting)
         return accepted
+
+    async def _jobs_of(self, event: Event, wanted: Sequence[Subscription]) -> list[Job]:
+        """Meanwhile a subscription may be paused or removed: the store looks again when it keeps its job."""
+        jobs: list[Job] = []
+        for job in making_jobs(event, wanted, self._ids.new_id, self._clock.wall()):
+            jobs.append(job)
+            if len(jobs) % JOBS_A_TURN == 0:
+                await asyncio.sleep(0)
+        return jobs
 
     async def _keep(self, events: Sequence[tuple[Event, list[Job]]]) -> list[EventAccepted]:
         accepted = await self._store.accept(events)

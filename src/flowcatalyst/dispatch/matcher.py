@@ -6,9 +6,9 @@ from typing import Final
 
 from flowcatalyst.dispatch.conditions import Steps
 from flowcatalyst.dispatch.event import Event
-from flowcatalyst.dispatch.event_types import TypeIndex
 from flowcatalyst.dispatch.filters import MAX_STEPS, EventView, Filter, Verdict, compiled
 from flowcatalyst.dispatch.subscription import Subscription
+from flowcatalyst.dispatch.subscription_index import SubscriptionIndex
 
 SUBSCRIPTION_STEPS: Final = 20  # what one costs without conditions on data, in the steps of these
 TURN_STEPS: Final = 10_000
@@ -17,15 +17,21 @@ TURN_STEPS: Final = 10_000
 class Matcher:
     """Subscriptions, active and paused, by what they want: a paused one still gets its jobs, which wait.
 
-    An event that nobody wants costs the same with ten of them as with ten thousand.
+    An event that nobody wants costs the same with ten of them as with ten thousand: it is looked up by its type, and
+    where that fits by one attribute that a subscription wants to be exactly so. Those that fit both are asked.
     """
 
     def __init__(self, subscriptions: Iterable[Subscription] = ()) -> None:
         self._by_code: dict[str, tuple[Subscription, Filter | None]] = {}
-        self._index: TypeIndex[str] = TypeIndex()
+        self._index = SubscriptionIndex()
         self.undecided: Counter[str] = Counter()  # by code: events that were taken though filters were undecided
         for subscription in subscriptions:
             self.replace(subscription)
+
+    @property
+    def visits(self) -> int:
+        """What the index looked at for all events together, subscriptions whose filters were then asked included."""
+        return self._index.visits
 
     def __len__(self) -> int:
         return len(self._by_code)
@@ -33,20 +39,13 @@ class Matcher:
     def replace(self, subscription: Subscription) -> None:
         """Add one, or put it in the place of the one with its code. Raises `InvalidFilterError` and changes nothing."""
         filters = compiled(subscription.filters)
-        known = self._by_code.get(subscription.code)
         self._by_code[subscription.code] = (subscription, filters)
-        if known is not None:
-            for pattern in {*known[0].patterns} - {*subscription.patterns}:
-                self._index.remove(pattern, subscription.code)
-        for pattern in subscription.patterns:
-            self._index.add(pattern, subscription.code)
+        self._index.put(subscription.code, subscription.patterns, filters)
 
     def remove(self, code: str) -> None:
         """One that is not there is removed already."""
-        subscription, _ = self._by_code.pop(code, (None, None))
-        if subscription is not None:
-            for pattern in {*subscription.patterns}:
-                self._index.remove(pattern, code)
+        if self._by_code.pop(code, None) is not None:
+            self._index.remove(code)
             del self.undecided[code]
 
     def match(self, event: Event) -> list[Subscription]:
@@ -61,7 +60,7 @@ class Matcher:
         view = EventView(event)
         known: dict[Filter, Verdict] = {}  # the same filters say the same
         taken = 0
-        for subscription, filters in [self._by_code[code] for code in sorted(self._index.match(event.type))]:
+        for subscription, filters in [self._by_code[code] for code in sorted(self._index.candidates(event.type, view))]:
             taken += SUBSCRIPTION_STEPS
             if filters is None:
                 verdict: Verdict = True

@@ -10,13 +10,13 @@ import msgspec
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.dispatch.catalog import Kept
 from flowcatalyst.dispatch.catalog_entries import StoredSubscription
-from flowcatalyst.dispatch.intake import matched
+from flowcatalyst.dispatch.intake import ITEM_BYTES, Turns, matched
 from flowcatalyst.dispatch.job import Job
 from flowcatalyst.dispatch.matcher import Matcher
 from flowcatalyst.dispatch.store.platform_contract import EventFilter, PlatformStore
 from flowcatalyst.dispatch.subscription import jobs_of
 
-EVENTS_AT_ONCE: Final = 200  # and jobs of one transaction
+EVENTS_AT_ONCE: Final = 32  # and jobs of one transaction: 8 MiB at most
 BREATH_S: Final = 0.005  # after each: others write too
 MOST_S: Final = 20.0  # for one call; the next one goes on
 MAX_ID_CHARS: Final = 64  # with the id of an event and a code, it is an idempotency key
@@ -56,11 +56,13 @@ async def replay(
     only = patterns[0] if len(patterns) == 1 and "*" not in patterns[0] else None
     which = EventFilter(type=only, created_from=span[0], created_before=span[1])
     events = fitting = made = repeated = 0
+    turns = Turns()
     give_up_at = clock.monotonic() + MOST_S
     while True:
         page = await store.events_in_order(which, EVENTS_AT_ONCE, cursor)
         jobs: list[Job] = []
         for event in (item.event for item in page.items):
+            await turns.took(ITEM_BYTES + len(event.data) + len(event.data_base64 or ""))
             if await matched(matcher, event):
                 (job,) = jobs_of(event, [now_wanted], new_id, clock.wall())
                 jobs.append(replace(job, idempotency_key=f"replay:{replay_id}:{event.id}:{this_one}"))

@@ -29,7 +29,7 @@ class UnfinishedJobsError(FlowCatalystError):
 
 
 async def add(platform: Platform, document: StoredSubscription) -> None:
-    """Raises `CodeTakenError`, or `UnfinishedJobsError`."""
+    """Raises `CodeTakenError`, `TooManySubscriptionsError` or `UnfinishedJobsError`."""
     code, catalog = document.code, platform.catalog
     await catalog.ready()
     if code not in catalog.subscriptions and await pausing.has_unfinished(platform.store, code):

@@ -5,7 +5,7 @@
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -145,23 +145,34 @@ def _likeness(asked: Subscription) -> NewJob:
 def jobs_of(event: Event, subscriptions: Sequence[Subscription], new_id: Callable[[], str], now: float) -> list[Job]:
     """One job for each subscription, in their order: what the store keeps in one transaction with the event.
 
+    With thousands of subscriptions, `making_jobs` lets others have their turns.
+    """
+    return list(making_jobs(event, subscriptions, new_id, now))
+
+
+def making_jobs(
+    event: Event, subscriptions: Sequence[Subscription], new_id: Callable[[], str], now: float
+) -> Iterator[Job]:
+    """The same one by one. What is sent is made before the first, and shared by all.
+
     Its group is that of the event in the name of the subscription. An event without a group is ordered with nothing:
     its jobs are IMMEDIATE, whatever the subscription says.
     """
     wrapped = envelope(event) if any(not one.data_only for one in subscriptions) else b""
+    plain = event.data_bytes() if any(one.data_only for one in subscriptions) else b""
     group, sequence = event.message_group, event.sequence
     about = [(EVENT_ID, event.id), (EVENT_TYPE, event.type)]
     about += [(CORRELATION_ID, event.correlation_id)] if event.correlation_id is not None else []
     about += [(CAUSATION_ID, event.causation_id)] if event.causation_id is not None else []
     context = tuple((name, header_safe(value)) for name, value in about)
     context += (trace := trace_context(event.extensions))
-    return [
-        Job(
+    for one in subscriptions:
+        yield Job(
             id=new_id(),
             kind=Kind.EVENT,
             code=event.type,
             target=one.target_url,
-            payload=event.data_bytes() if one.data_only else wrapped,
+            payload=plain if one.data_only else wrapped,
             content_type=_data_type(event) if one.data_only else STRUCTURED_TYPE,
             headers=(*_besides(trace, one.headers), *context, (SUBSCRIPTION, one.code)),
             group=None if group is None else f"{one.code}:{group}",
@@ -176,8 +187,6 @@ def jobs_of(event: Event, subscriptions: Sequence[Subscription], new_id: Callabl
             created_at=now,
             subscription=one.code,
         )
-        for one in subscriptions
-    ]
 
 
 def _besides(trace: Headers, own: Mapping[str, str]) -> Iterable[tuple[str, str]]:

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from litestar import Request
 
-from flowcatalyst.api.bodies import decode_json, require_json_type
+from flowcatalyst.api.bodies import decode_json, read_json, require_json_type
 from flowcatalyst.api.dispatch.subscription_views import SubscriptionView
 from flowcatalyst.api.problems import ProblemError
 from flowcatalyst.dispatch.subscription import Subscription
@@ -20,13 +20,27 @@ def _names(kind: type[msgspec.Struct]) -> set[str]:
     return {one.encode_name for one in msgspec.structs.fields(kind)}
 
 
+MAX_SUBSCRIPTION_BYTES: Final = 256 * 1024  # filters of the largest size fit; to read 16 MiB of them takes a second
 READ_ONLY: Final = frozenset(_names(SubscriptionView) - _names(Subscription))
+
+
+async def read_new(request: Request[Any, Any, Any], decoder: msgspec.json.Decoder[T]) -> T:
+    """A subscription that is to be made."""
+    await _check_size(request)
+    return await read_json(request, decoder)
+
+
+async def _check_size(request: Request[Any, Any, Any]) -> None:
+    if (size := len(await request.body())) > MAX_SUBSCRIPTION_BYTES:
+        detail = f"the body has {size} bytes, more than the {MAX_SUBSCRIPTION_BYTES} that a subscription may have"
+        raise ProblemError(HTTPStatus.BAD_REQUEST, detail)
 
 
 async def read_edit(
     request: Request[Any, Any, Any], decoder: msgspec.json.Decoder[T], code: str, *, with_code: bool
 ) -> T:
     """What is to become of a subscription. Read-only fields are passed over; its code and its secret stay."""
+    await _check_size(request)
     body = await request.body()
     require_json_type(request)
     try:

@@ -7,12 +7,11 @@ import msgspec
 from litestar import Request, delete, get, patch, post, put
 from litestar.params import PathParameter, QueryParameter
 
-from flowcatalyst.api.bodies import read_json
 from flowcatalyst.api.callable_targets import check_may_be_called
 from flowcatalyst.api.caller import actor_of
 from flowcatalyst.api.dependencies import ServedRouter, TheApp
 from flowcatalyst.api.dispatch.platform import platform_of
-from flowcatalyst.api.dispatch.subscription_bodies import read_edit
+from flowcatalyst.api.dispatch.subscription_bodies import read_edit, read_new
 from flowcatalyst.api.dispatch.subscription_views import (
     NewSubscription,
     SubscriptionChange,
@@ -66,7 +65,7 @@ class DeletedSubscription(msgspec.Struct, rename="camel"):
 )
 async def create_subscription(request: Request[Any, Any, Any], app: TheApp) -> SubscriptionWithSecret:
     """From the answer on each event that it wants becomes a job of it, in other processes within a second."""
-    platform, actor, asked = platform_of(app), actor_of(request), await read_json(request, _new)
+    platform, actor, asked = platform_of(app), actor_of(request), await read_new(request, _new)
     check(app, asked)
     await platform.catalog.ready()
     wall = app.clock.wall()

@@ -18,6 +18,7 @@ from flowcatalyst.dispatch.job import Job, JobState
 from flowcatalyst.dispatch.store import (
     postgres_actions,
     postgres_catalog,
+    postgres_columns,
     postgres_events,
     postgres_groups,
     postgres_rows,
@@ -298,7 +299,7 @@ class PostgresJobStore:
     # Jobs for routers on other machines
 
     def set_elsewhere(self, pools: frozenset[str]) -> None:
-        self.queue.elsewhere = frozenset(map(postgres_rows.stored, pools))
+        self.queue.elsewhere = frozenset(map(postgres_columns.stored, pools))
 
     async def take_heads(self, pools: Mapping[str, int], wait_s: float) -> list[Delivery]:
         return await self.queue.take_heads(pools, wait_s)

@@ -23,7 +23,7 @@ from flowcatalyst.dispatch.store.contract import (
     in_words,
     not_to_be_retried,
 )
-from flowcatalyst.dispatch.store.postgres_rows import stored
+from flowcatalyst.dispatch.store.postgres_columns import stored
 from flowcatalyst.storage.postgres import Connection
 
 _ACT: Final = "SELECT act_on_jobs($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"

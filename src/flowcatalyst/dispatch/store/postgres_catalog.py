@@ -10,7 +10,7 @@ from flowcatalyst.dispatch.store.platform_contract import (
     StaleEntryError,
     UnknownEntryError,
 )
-from flowcatalyst.dispatch.store.postgres_rows import restored, stored
+from flowcatalyst.dispatch.store.postgres_columns import restored, stored
 from flowcatalyst.storage.postgres import Connection
 
 NOTICE: Final = "catalog"  # that it changed

@@ -15,7 +15,7 @@ from flowcatalyst.dispatch.store.platform_contract import (
     EventPage,
     UnknownEventError,
 )
-from flowcatalyst.dispatch.store.postgres_rows import job_columns, stored
+from flowcatalyst.dispatch.store.postgres_columns import arguments, job_columns, once, spread, stored, stored_or_none
 from flowcatalyst.dispatch.store.postgres_search import (
     CLOCKS_AGREE_TO_S,
     LOOKED_AT_FOR_A_PAGE,
@@ -26,9 +26,9 @@ from flowcatalyst.dispatch.store.postgres_search import (
 )
 from flowcatalyst.storage.postgres import Connection
 
-_ACCEPT: Final = (
-    f"SELECT repeated, firsts, jobs_made FROM accept_events({', '.join(f'${number}' for number in range(1, 35))})"
-)
+_ACCEPT: Final = f"""
+    SELECT repeated, firsts, jobs_made FROM accept_events(
+      {", ".join(f"${number}" for number in range(1, 12))}, {spread(12, "integer", 13)}, {arguments(13)})"""
 _NO_DATA: Final = msgspec.Raw(b"null")  # stands for data that are kept beside the document, or for none
 _event: Final = msgspec.json.Decoder(Event)
 
@@ -40,7 +40,8 @@ async def accept(
     jobs = [job for _, its_jobs in events for job in its_jobs]
     of_events = [place for place, (_, its_jobs) in enumerate(events, 1) for _ in its_jobs]
     columns = _columns([event for event, _ in events])
-    repeated, firsts, made = await connection.fetchrow(_ACCEPT, queue, wall, *columns, of_events, *job_columns(jobs))
+    told = (*columns, once(of_events), *await job_columns(jobs))
+    repeated, firsts, made = await connection.fetchrow(_ACCEPT, queue, wall, *told)
     accepted = [EventAccepted(EventKept(event, count, wall)) for (event, _), count in zip(events, made, strict=True)]
     if repeated:
         rows = await connection.fetch(f"{_SELECT} WHERE e.id = ANY ($1)", firsts)
@@ -53,22 +54,18 @@ async def accept(
 
 
 def _columns(events: Sequence[Event]) -> tuple[list[Any] | None, ...]:
-    keys = [_stored(event.deduplication_id) for event in events]
+    keys = [stored_or_none(event.deduplication_id) for event in events]
     return (
         [stored(event.id) for event in events],
         [stored(event.type) for event in events],
         [stored(event.source) for event in events],
-        [_stored(event.subject) for event in events],
-        [_stored(event.message_group) for event in events],
-        [_stored(event.correlation_id) for event in events],
+        [stored_or_none(event.subject) for event in events],
+        [stored_or_none(event.message_group) for event in events],
+        [stored_or_none(event.correlation_id) for event in events],
         keys if any(key is not None for key in keys) else None,
         [msgspec.json.encode(msgspec.structs.replace(event, data=_NO_DATA)) for event in events],
         [bytes(event.data) if event.data else None for event in events],
     )
-
-
-def _stored(text: str | None) -> str | None:
-    return None if text is None else stored(text)
 
 
 _SELECT: Final = "SELECT e.number, e.id, e.jobs, e.created_at, e.document, e.data FROM events AS e"

@@ -17,7 +17,7 @@ from flowcatalyst.dispatch.store.contract import (
     GroupState,
     Place,
 )
-from flowcatalyst.dispatch.store.postgres_rows import restored, stored
+from flowcatalyst.dispatch.store.postgres_columns import restored, stored
 from flowcatalyst.queues.sharing import MAX_CODES
 from flowcatalyst.storage.postgres import Connection
 

@@ -11,7 +11,8 @@ from flowcatalyst.core.message import Delivery, DispatchMode, MessagePointer, Se
 from flowcatalyst.dispatch.stamp import JobStamp, LeasedGroups, SecretsOf, no_secrets
 from flowcatalyst.dispatch.store import postgres_rows
 from flowcatalyst.dispatch.store.platform_contract import Refused, Ticket
-from flowcatalyst.dispatch.store.postgres_rows import headers_of, restored, stored
+from flowcatalyst.dispatch.store.postgres_columns import restored, stored
+from flowcatalyst.dispatch.store.postgres_rows import headers_of
 from flowcatalyst.queues.postgres import lanes
 from flowcatalyst.queues.postgres.lanes import Ready, Receipt, Taken
 from flowcatalyst.queues.postgres.owners import Session

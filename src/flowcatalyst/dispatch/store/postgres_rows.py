@@ -13,47 +13,23 @@ from flowcatalyst.dispatch.job import (
     Kind,
     Status,
     decode_headers,
-    encode_headers,
 )
 from flowcatalyst.dispatch.store.contract import ActionTaken, AttemptMade, Created, UnknownJobError
 from flowcatalyst.dispatch.store.platform_contract import UnknownEntryError
+from flowcatalyst.dispatch.store.postgres_columns import arguments, job_columns, restored, stored
 from flowcatalyst.storage.postgres import Connection
 
 QUEUE: Final = "dispatch jobs"  # no queue of a configuration is called so
 EXCERPT_CHARS: Final = 1000
-_ESCAPE: Final = "\x1b"
-
-
-def stored(text: str) -> str:
-    """PostgreSQL takes no NUL: it is written as two characters."""
-    if "\0" in text or _ESCAPE in text:
-        return text.replace(_ESCAPE, _ESCAPE + "1").replace("\0", _ESCAPE + "0")
-    return text
-
-
-def restored(text: str) -> str:
-    return text.replace(_ESCAPE + "0", "\0").replace(_ESCAPE + "1", _ESCAPE) if _ESCAPE in text else text
-
-
-def _stored(text: str | None) -> str | None:
-    return None if text is None else stored(text)
 
 
 def _restored(text: str | None) -> str | None:
     return None if text is None else restored(text)
 
 
-def mark(name: str, value: str) -> str:
-    """What stands for an entry of metadata before the database hashes it."""
-    return msgspec.json.encode((name, value)).decode()
-
-
 # Create
 
-_CREATE: Final = (
-    f"SELECT repeated, firsts, raised FROM make_jobs($1, $2, $3, NULL, {', '.join(f'${n}' for n in range(4, 26))})"
-)
-
+_CREATE: Final = f"SELECT repeated, firsts, raised FROM make_jobs($1, $2, $3, NULL, {arguments(4)})"
 
 _REMOVED: Final = """
     SELECT asked.code FROM unnest($1::text[]) AS asked (code) WHERE NOT EXISTS (
@@ -74,7 +50,8 @@ async def create(
     connection: Connection, queue: int, wall: float, jobs: Sequence[Job], *, behind: bool = False
 ) -> list[Created]:
     """Keep new jobs and let those in whose time has come: one statement, and another if some were known."""
-    repeated, firsts, raised = await connection.fetchrow(_CREATE, queue, wall, behind, *job_columns(jobs))
+    columns = await job_columns(jobs)
+    repeated, firsts, raised = await connection.fetchrow(_CREATE, queue, wall, behind, *columns)
     if raised is not None:
         jobs = [replace(job, sequence=sequence) for job, sequence in zip(jobs, raised, strict=True)]
     created = [Created(JobState(job, Status.PENDING)) for job in jobs]
@@ -83,40 +60,6 @@ async def create(
         for place, first in zip(repeated, firsts, strict=True):
             created[place - 1] = Created(found[first], repeated=True)
     return created
-
-
-def job_columns(jobs: Sequence[Job]) -> tuple[list[Any] | None, ...]:
-    """Jobs as the functions of the database take them: a list for each column, and the marks of their metadata."""
-    keys = [_stored(job.idempotency_key) for job in jobs]
-    marked = [(n, mark(*entry)) for n, job in enumerate(jobs, 1) if job.metadata for entry in job.metadata.items()]
-    return (
-        [stored(job.id) for job in jobs],
-        [job.kind.value for job in jobs],
-        [stored(job.code) for job in jobs],
-        [stored(job.target) for job in jobs],
-        [stored(job.content_type) for job in jobs],
-        [encode_headers(job.headers) if job.headers else "[]" for job in jobs],
-        [_stored(job.group) for job in jobs],
-        [job.sequence for job in jobs],
-        [job.mode.value for job in jobs],
-        [stored(job.pool) for job in jobs],
-        [job.terms.timeout_s for job in jobs],
-        [job.terms.max_retries for job in jobs],
-        [_array(job.terms.delays_s) for job in jobs],
-        [job.scheduled_for for job in jobs],
-        [job.expires_at for job in jobs],
-        keys if any(key is not None for key in keys) else None,
-        [msgspec.json.encode(job.metadata).decode() if job.metadata else "{}" for job in jobs],
-        [job.created_at for job in jobs],
-        [job.payload for job in jobs],
-        [_stored(job.subscription) for job in jobs],
-        [n for n, _ in marked],
-        [text for _, text in marked],
-    )
-
-
-def _array(delays_s: Sequence[float]) -> str:
-    return "{" + ",".join(map(repr, delays_s)) + "}"
 
 
 # Settle

@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple
 from flowcatalyst.core.message import DispatchMode
 from flowcatalyst.dispatch.job import FINISHED, Status
 from flowcatalyst.dispatch.store.contract import Filter
-from flowcatalyst.dispatch.store.postgres_rows import IS_QUEUED, mark, stored
+from flowcatalyst.dispatch.store.postgres_columns import mark, stored
+from flowcatalyst.dispatch.store.postgres_rows import IS_QUEUED
 from flowcatalyst.storage.postgres import Connection
 
 WALKING: Final[Mapping[str, str]] = {

@@ -1,9 +1,9 @@
 """`python -m bench.jobs_at_size`: what a job costs in an empty store, behind many that wait, and beside many finished.
 
-The same jobs are delivered each time; only what else the store holds differs. What waits is not delivered: most of it is
-for a pool that is paused, half of that in one group, and a tenth is in held groups of the pool that is at work. One round
-measures a store three times, one after the other; ratios are to the empty store of the same round, and of both processes'
-processor time.
+The same jobs are delivered each time; only what else the store holds differs. What waits is not delivered: most of it
+is for a pool that is paused, half of that in one group, and a tenth is in held groups of the pool that is at work. One
+round measures a store three times, one after the other; ratios are to the empty store of the same round, those of
+processor time for the router and PostgreSQL together.
 """
 
 import argparse

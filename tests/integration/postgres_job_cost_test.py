@@ -332,3 +332,20 @@ async def test_no_step_costs_more_with_very_many_finished_jobs(play: Play) -> No
     few = await play.cost()
     await play.writer.execute(_FILL_FINISHED, MANY)
     assert dearer(few, await play.cost()) == {}
+
+
+async def test_a_batch_of_jobs_is_made_taken_and_settled_in_one_call_each(play: Play) -> None:
+    store = play.store
+    assert await store.queue.receive(1, 0.1) == []  # it is known as an owner now, and the number of its queue
+    before = store.database.pool.calls
+    await store.create(play.jobs(500, "new"))
+    assert store.database.pool.calls - before == 1
+    before = store.database.pool.calls
+    taken = await store.queue.receive(512, 1.0)
+    assert (len(taken), store.database.pool.calls - before) == (500, 2)  # a look, and a take
+    for delivery in taken:
+        delivery.attempt = Attempt(play.clock.wall(), 0.1, Outcome(Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR))
+    before = store.database.pool.calls
+    await store.queue.ack(taken[:200])
+    await store.queue.nack(taken[200:], 1.0)
+    assert store.database.pool.calls - before == 2

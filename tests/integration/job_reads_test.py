@@ -74,7 +74,12 @@ async def test_looks_wait_for_no_writer_of_a_file(tmp_path: Path) -> None:
     await fill(store)
     expected = await looked(store)
     begun, end = threading.Event(), threading.Event()
-    store.queue.store.writer.submit(lambda _: (begun.set(), end.wait()))
+
+    def stay(_: sqlite3.Connection) -> None:
+        begun.set()
+        end.wait()
+
+    store.queue.store.writer.submit(stay)
     try:
         await asyncio.to_thread(begun.wait)
         assert await looked(store) == expected

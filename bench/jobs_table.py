@@ -45,6 +45,7 @@ class Delivered:
     per_second: float
     cpu_us: float
     made_per_second: float
+    server_cpu_us: float = 0.0  # of PostgreSQL
 
 
 def main() -> None:
@@ -106,7 +107,12 @@ def deliver(module: str, *arguments: object, url: str | None) -> Delivered:
         sys.exit(f"{module} failed:\n{done.stderr}")
     read = json.loads(done.stdout.splitlines()[-1])
     jobs = read["messages"]
-    return Delivered(jobs / read["seconds"], read["cpu_s"] / jobs * 1e6, read.get("made_per_second", 0.0))
+    return Delivered(
+        jobs / read["seconds"],
+        read["cpu_s"] / jobs * 1e6,
+        read.get("made_per_second", 0.0),
+        read.get("server_cpu_s", 0.0) / jobs * 1e6,
+    )
 
 
 def _print_accepted(target: str, postgres: PostgresServer, folder: Path) -> None:

@@ -14,13 +14,14 @@ from flowcatalyst.core.message import Attempt, Delivery, DispatchMode, ErrorKind
 from flowcatalyst.dispatch.event import Event
 from flowcatalyst.dispatch.job import Job, Kind, Status, as_time
 from flowcatalyst.dispatch.store import (
+    postgres,
     postgres_actions,
     postgres_events,
     postgres_groups,
     postgres_rows,
     postgres_search,
 )
-from flowcatalyst.dispatch.store.contract import Filter, Retry
+from flowcatalyst.dispatch.store.contract import Cancel, Filter, Retry
 from flowcatalyst.dispatch.store.platform_contract import EventFilter
 from flowcatalyst.dispatch.store.postgres import PostgresJobStore
 from flowcatalyst.queues.postgres.queue import OwedNack
@@ -34,6 +35,7 @@ BATCH = 50
 ALLOWANCE = 1.7  # indexes are a level deeper then, and each job is looked up in several
 FEW_PAGES = 100
 BLOCK = DispatchMode.BLOCK_ON_ERROR
+NEVER = 1e12
 
 
 class Counting:
@@ -110,12 +112,19 @@ class Play:
         }
         return Event(id=name, type="new", source="new", time=time, **more)
 
+    async def make_plans(self) -> None:
+        """As a process does that starts with next to nothing; no ANALYZE: they stay as they are."""
+        await self.writer.execute(_FILL, self.queue, 2 * BATCH, 10, "first")
+        for step in (self._deliver, self._keep_house, self._look):
+            await step({})
+
     async def cost(self) -> dict[str, int]:
         """Of each step in the life of a batch, once plans are made and caches warm."""
         least: dict[str, int] = {}  # of several: now and then the server tidies up, or makes a table longer
         for warm in range(6):
             found: dict[str, int] = {}
             await self._deliver(found)
+            await self._keep_house(found)
             await self._look(found)
             if warm < 2:  # until lists have as much as they show
                 continue
@@ -130,6 +139,13 @@ class Play:
         found[step] = counting.pages
         return result
 
+    async def _try(self, found: dict[str, int], step: str, job: Callable[..., Awaitable[Any]]) -> None:
+        """Count what it costs, and undo it."""
+        transaction = self.writer.transaction()
+        await transaction.start()
+        await self._count(found, step, self.writer, job)
+        await transaction.rollback()
+
     async def _deliver(self, found: dict[str, int]) -> None:
         queue, wall = self.store.queue, self.clock.wall()
         for group in (None, "new"):
@@ -141,8 +157,10 @@ class Play:
             await self._count(found, f"accept {group}", self.writer, accept)
         await self._count(found, "look", self.writer, lambda one: queue._ready(one, self.queue, None))
         session = await self.store.database.owner()
-        # Not counted: it cannot be tried first, since a claim leases once. `take` has a test of its own.
-        leased = await queue._leased(self.writer, self.queue, session.owner, session.new_claim(), {"A": BATCH})
+        firsts = partial(queue._leased_firsts, number=self.queue, owner=session.owner, limits={"A": BATCH})
+        await self._try(found, "take firsts", lambda one: firsts(one, claim=session.new_claim()))
+        lease = partial(queue._leased, number=self.queue, owner=session.owner, wanted={"A": BATCH})
+        leased = await self._count(found, "take", self.writer, lambda one: lease(one, claim=session.new_claim()))
         taken = queue._deliveries(leased, session)
         assert len(taken) == BATCH
         for delivery in taken:
@@ -157,6 +175,20 @@ class Play:
             self.writer,
             lambda one: postgres_actions.act(one, self.queue, wall, taken[40].pointer.id, Retry(), "ann"),
         )
+
+    async def _keep_house(self, found: dict[str, int]) -> None:
+        """Each on what is there, which is left as it is."""
+        expire = partial(postgres._expire, queue=self.queue, limit=BATCH)
+        await self._try(found, "nothing to expire", partial(expire, wall=self.clock.wall()))
+        await self._try(found, "expire", partial(expire, wall=NEVER))
+        await self._try(found, "cancel", self._cancel)
+        await self._try(found, "drop", partial(postgres._drop_finished, queue=self.queue, before=NEVER, limit=BATCH))
+
+    async def _cancel(self, connection: Counting) -> None:
+        """The job that was made last."""
+        job = self.jobs(1, None)[0]
+        await postgres_rows.create(self.writer, self.queue, self.clock.wall(), [job])
+        await postgres_actions.act(connection, self.queue, self.clock.wall(), job.id, Cancel(), "ann")
 
     async def _look(self, found: dict[str, int]) -> None:
         for which in (
@@ -230,8 +262,8 @@ _FILL = """
       JOIN made ON made.key = coalesce(r.grp, r.n::text)),
     messages_made AS (INSERT INTO messages (lane, seq, pool, body) SELECT lane, place, 'A', '' FROM placed),
     states_made AS (
-      INSERT INTO job_states (number, place, lane, status, mode, grp)
-      SELECT n, place, lane, 'PENDING', mode, grp FROM placed)
+      INSERT INTO job_states (number, place, lane, status, mode, grp, expires_at)
+      SELECT n, place, lane, 'PENDING', mode, grp, 8e9 FROM placed)
     INSERT INTO jobs (number, id, kind, code, target, content_type, headers, grp, sequence, mode, pool, timeout_s,
       max_retries, delays, metadata, created_at, payload)
     SELECT n, 'old-' || n, 'TASK', 'old', 'http://local/', '', '[]', grp, 99, mode, 'A', 30, 3, '{1}', '{}', 1000, ''
@@ -260,10 +292,11 @@ def dearer(few: dict[str, int], many: dict[str, int]) -> dict[str, tuple[int, in
 @pytest.mark.thorough
 @pytest.mark.parametrize("groups", [1, 1000, 0], ids=["one hot group", "many groups", "ordered with nothing"])
 async def test_no_step_costs_more_with_very_many_jobs_that_wait(play: Play, groups: int) -> None:
+    await play.make_plans()
     await play.writer.execute(_FILL, play.queue, FEW, groups, "few")
     await play.writer.execute(_SOME_FAILED)
     await play.writer.execute(_FILL_FINISHED, FEW)
-    few = await play.cost()  # plans are made with few; no ANALYZE: they stay
+    few = await play.cost()
     await play.writer.execute(_FILL, play.queue, MANY, groups, "many")
     assert dearer(few, await play.cost()) == {}
 
@@ -277,6 +310,7 @@ _FILL_EVENTS = """
 
 @pytest.mark.thorough
 async def test_no_step_costs_more_with_very_many_events_and_jobs_that_are_paused(play: Play) -> None:
+    await play.make_plans()
     await play.writer.execute(_FILL, play.queue, FEW, 100, "few")
     await play.writer.execute(_FILL_EVENTS, FEW, "few")
     await play.store.set_paused("old", paused=True)
@@ -292,8 +326,26 @@ async def test_no_step_costs_more_with_very_many_events_and_jobs_that_are_paused
 
 @pytest.mark.thorough
 async def test_no_step_costs_more_with_very_many_finished_jobs(play: Play) -> None:
+    await play.make_plans()
     await play.writer.execute(_FILL, play.queue, FEW, 100, "few")
     await play.writer.execute(_FILL_FINISHED, FEW)
     few = await play.cost()
     await play.writer.execute(_FILL_FINISHED, MANY)
     assert dearer(few, await play.cost()) == {}
+
+
+async def test_a_batch_of_jobs_is_made_taken_and_settled_in_one_call_each(play: Play) -> None:
+    store = play.store
+    assert await store.queue.receive(1, 0.1) == []  # it is known as an owner now, and the number of its queue
+    before = store.database.pool.calls
+    await store.create(play.jobs(500, "new"))
+    assert store.database.pool.calls - before == 1
+    before = store.database.pool.calls
+    taken = await store.queue.receive(512, 1.0)
+    assert (len(taken), store.database.pool.calls - before) == (500, 2)  # a look, and a take
+    for delivery in taken:
+        delivery.attempt = Attempt(play.clock.wall(), 0.1, Outcome(Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR))
+    before = store.database.pool.calls
+    await store.queue.ack(taken[:200])
+    await store.queue.nack(taken[200:], 1.0)
+    assert store.database.pool.calls - before == 2

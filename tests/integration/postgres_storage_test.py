@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,45 @@ async def test_tables_of_every_older_version_are_brought_up_to_date(bench: Bench
     queue = await bench.client()
     await queue.publish(grouped("a1"))
     assert names(await take(queue, 1)) == ["a1"]
+
+
+PUBLISHING, RECEIVING = 3, 4  # the versions whose functions do so
+
+
+async def use_of_old(connection: Any, version: int) -> None:
+    """Two groups, of which a process that died had five messages; it had nacked one."""
+    queue = await connection.fetchval("SELECT open_queue('orders')")
+    for name in ("a1", "a2", "a3", "b1", "b2", "b3"):
+        await connection.fetchval("SELECT send('orders', $1, $2)", name, name[0])
+    if version < RECEIVING:
+        return
+    owner = await connection.fetchval("INSERT INTO owners (name) VALUES ('old') RETURNING id")
+    taken = await connection.fetch(
+        "SELECT * FROM take($1, $2, 1, (SELECT array_agg(DISTINCT pool) FROM lanes), ARRAY[5], 20)", queue, owner
+    )
+    assert [row["body"] for row in taken] == ["a1", "a2", "a3", "b1", "b2"]
+    nacked = [[taken[3][column]] for column in ("lane", "seq", "epoch")]
+    await connection.fetchrow("SELECT held FROM nack($1, $2, $3, ARRAY[1], 0.2, false)", *nacked)
+    await connection.execute("DELETE FROM owners")
+
+
+@pytest.mark.parametrize("version", range(PUBLISHING, len(LANES.steps)))
+async def test_messages_in_tables_of_every_older_version_come_in_order(bench: Bench, version: int) -> None:
+    """Published, leased and delayed by the functions of that version."""
+    old = PostgresPool(bench.database(), [PostgresMigrations("lanes", LANES.steps[:version])])
+    await old.run(partial(use_of_old, version=version))
+    await old.close()
+    queue, connection = await bench.client(), await bench.connection()
+    await queue.publish(grouped("a4", "b4"))
+    seen: list[str] = []
+    while len(seen) < 8:
+        taken = await take(queue, 1)
+        seen += names(taken)
+        await queue.ack(taken)
+        await assert_consistent(connection)
+    assert [name for name in seen if name[0] == "a"] == ["a1", "a2", "a3", "a4"]
+    assert [name for name in seen if name[0] == "b"] == ["b1", "b2", "b3", "b4"]
+    assert await connection.fetchval("SELECT count(*) FROM lanes") == 0
 
 
 async def test_tables_that_were_dropped_are_made_again(bench: Bench) -> None:

@@ -13,6 +13,7 @@ from tests.mutants import (
     bugs_of_ownership,
     bugs_of_pools,
     bugs_of_postgres,
+    bugs_of_postgres_jobs,
     bugs_of_processes,
     bugs_of_queues,
     bugs_of_recalls,
@@ -35,7 +36,10 @@ _ALL: Final = (
     *bugs_of_events.BUGS,
 )
 
-OF_POSTGRES: Final[tuple[Mutant, ...]] = tuple(bugs_of_postgres.BUGS)  # hunted with the tests of brokers
+OF_POSTGRES: Final[tuple[Mutant, ...]] = (
+    *bugs_of_postgres.BUGS,
+    *bugs_of_postgres_jobs.BUGS,
+)  # hunted with tests of brokers
 
 MUTANTS: Final[tuple[Mutant, ...]] = tuple(mutant for mutant in _ALL if not mutant.missing)
 SURVIVORS: Final[tuple[Mutant, ...]] = tuple(mutant for mutant in _ALL if mutant.missing)

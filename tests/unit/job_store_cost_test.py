@@ -136,11 +136,19 @@ async def cost(store: SqliteJobStore, job: Callable[..., Any]) -> int:
     return await instructions(store.queue, partial(job, now=now))
 
 
-async def fill(bench: SqliteJobBench, store: SqliteJobStore, size: int, **more: Any) -> None:
+async def fill(
+    bench: SqliteJobBench,
+    store: SqliteJobStore,
+    size: int,
+    mode: DispatchMode = BLOCK,
+    groups: int = 50,
+    **more: Any,
+) -> None:
     """Very many jobs that wait."""
     for first in range(0, size, 1000):
         numbers = range(first, min(first + 1000, size))
-        await store.create([bench.job(f"w{n}", f"w{n % 50}", more.pop("mode", BLOCK), **more) for n in numbers])
+        await store.create([bench.job(f"w{n}", f"w{n % groups}", mode, **more) for n in numbers])
+    assert await store.count(Filter(mode=mode), size) == size
 
 
 async def finish(store: SqliteJobStore, size: int) -> None:
@@ -164,11 +172,12 @@ async def finish(store: SqliteJobStore, size: int) -> None:
     await store.queue.store.writer.run(complete)
 
 
-def deliver(bench: SqliteJobBench, store: SqliteJobStore) -> Callable[..., None]:
+def deliver(bench: SqliteJobBench, store: SqliteJobStore, *groups: str) -> Callable[..., None]:
     """Make twenty jobs, take twenty, complete half of them and let the others fail."""
+    names = groups or ("new0", "new1", "new2", "new3")
 
     def work(connection: sqlite3.Connection, now: float) -> None:
-        jobs = [bench.job(f"new{n}", f"new{n % 4}", NEXT, metadata={"t": "1"}) for n in range(20)]
+        jobs = [bench.job(f"new{n}", names[n % len(names)], NEXT, metadata={"t": "1"}) for n in range(20)]
         enter.create(connection, jobs, now, now)
         taken = store.queue._lease(partial(take_20, store=store, now=now), connection)
         deliveries = store.queue._deliveries(taken, now + 60)
@@ -203,8 +212,34 @@ async def test_a_job_costs_the_same_with_many_that_wait(tmp_path: Path, mode: Di
     costs = []
     for size in (FEW, MANY):
         bench, store = await a_store(tmp_path, size)
-        await fill(bench, store, size, mode=mode, expires_at=bench.wall() + 1000)
+        await fill(bench, store, size, mode, expires_at=bench.wall() + 1000)
         costs.append(await cost(store, deliver(bench, store)))
+        await bench.close()
+    assert costs[1] < costs[0] * 1.2
+
+
+@pytest.mark.parametrize("mode", [NEXT, BLOCK])
+async def test_a_job_costs_the_same_in_a_group_of_very_many(tmp_path: Path, mode: DispatchMode) -> None:
+    """Taken from its beginning, put at its end, completed and failed."""
+    costs = []
+    for size in (FEW, MANY):
+        bench, store = await a_store(tmp_path, size)
+        await fill(bench, store, size, mode, groups=1, expires_at=bench.wall() + 1000)
+        costs.append(await cost(store, deliver(bench, store, "w0")))
+        await bench.close()
+    assert costs[1] < costs[0] * 1.2
+
+
+async def test_a_job_costs_the_same_beside_a_group_of_very_many_that_is_blocked(tmp_path: Path) -> None:
+    costs = []
+    for size in (FEW, MANY):
+        bench, store = await a_store(tmp_path, size)
+        await fill(bench, store, size, groups=1)
+        first, *others = await store.queue.receive(20, 0)
+        await store.queue.nack(others, 0.0)
+        await bench.fail(store, [first], PARKED)
+        await store.create([bench.job(f"x{n}", "x", NEXT) for n in range(10)])
+        costs.append(await cost(store, deliver(bench, store, "w0", "new0")))  # half of those have to wait
         await bench.close()
     assert costs[1] < costs[0] * 1.2
 
@@ -213,7 +248,7 @@ async def test_a_job_costs_the_same_with_many_that_are_scheduled_or_parked(tmp_p
     costs = []
     for size in (FEW, MANY):
         bench, store = await a_store(tmp_path, size)
-        await fill(bench, store, size, mode=IMMEDIATE, scheduled_for=bench.wall() + 1000)
+        await fill(bench, store, size, IMMEDIATE, scheduled_for=bench.wall() + 1000)
         await fill_parked(bench, store, size // 10)
         costs.append(await cost(store, deliver(bench, store)))
         await bench.close()
@@ -229,20 +264,21 @@ async def fill_parked(bench: SqliteJobBench, store: SqliteJobStore, size: int) -
         await store.queue.nack(taken, PARKED)
 
 
-async def test_acting_and_looking_cost_the_same_with_many_jobs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spread", [1, 50], ids=["in one group", "in 50 groups"])
+async def test_acting_and_looking_cost_the_same_with_many_jobs(tmp_path: Path, spread: int) -> None:
     found = []
     for size in (FEW, MANY):
         bench, store = await a_store(tmp_path, size)
         await finish(store, size)
         await fill_parked(bench, store, size // 10)
-        await fill(bench, store, size, expires_at=bench.wall() + 1000)
+        await fill(bench, store, size, groups=spread, expires_at=bench.wall() + 1000)
         wall = bench.wall()
         change: dict[str, Any] = {"actor": "ann", "wall": wall}
         work: dict[str, Callable[..., Any]] = {
             "figures": partial(look.figures, wall=wall),
             "groups": partial(groups.groups, blocked=False, limit=20, cursor=None),
             "blocked groups": partial(groups.groups, blocked=True, limit=20, cursor=None),
-            "group": partial(groups.group, name="w1"),
+            "group": partial(groups.group, name="w0"),
             "place": partial(look.place_of, job_id="w77"),
             "retry": partial(act.act, job_id="p7", action=Retry(), **change),
             "change": partial(act.act, job_id="p8", action=Change(mode=NEXT), **change),
@@ -251,9 +287,10 @@ async def test_acting_and_looking_cost_the_same_with_many_jobs(tmp_path: Path) -
             "all": partial(
                 act.act_on_all, which=Filter(status=Status.ERROR), action=Retry(), limit=10, cursor=None, **change
             ),
-            "hold": partial(groups.hold, name="w5", **change),
-            "release": partial(groups.release, name="w5", wall=wall),
-            "expire": partial(house.expire, limit=100, wall=wall),
+            "hold": partial(groups.hold, name="w0", **change),
+            "release": partial(groups.release, name="w0", wall=wall),
+            "nothing to expire": partial(house.expire, limit=20, wall=wall),
+            "expire": partial(house.expire, limit=20, wall=wall + 2000),
             "drop": lambda connection, now: house.drop_finished(connection, 1e12, 20),
         }
         found.append({name: await cost(store, job) for name, job in work.items()})

@@ -68,6 +68,7 @@ CATALOG_POLL_S: Final = 0.5
 # Asked again on the same connection it is ours again, which costs nothing: it ends with the connection.
 _LEAD: Final = "SELECT pg_try_advisory_lock(1735159649, hashtext('flowcatalyst jobs of ' || $1))"
 READERS: Final = 4  # connections of those who look: they wait for nobody who writes
+SEARCHERS: Final = 2  # connections of those who look for jobs to act on, and then wait for these
 
 
 class PostgresJobStore:
@@ -77,6 +78,7 @@ class PostgresJobStore:
         self._clock = clock
         self.database = PostgresStore(server, clock, migrations=PARTS)
         self._readers = PostgresPool(server, PARTS, READERS, postgres_search.WALKING)
+        self._searchers = PostgresPool(server, PARTS, SEARCHERS, postgres_search.WALKING)
         self.queue = PostgresJobQueue(self.database)
         self._catalog_changes = 0  # that we know of, so that none is lost between a look and the wait after it
         self._catalog_waiters = Waiters()
@@ -100,6 +102,7 @@ class PostgresJobStore:
         await self._accepting.close()
         self._resign()
         await self.queue.close()
+        await self._searchers.close()
         await self._readers.close()
 
     async def create(self, jobs: Sequence[Job], *, behind: bool = False) -> list[Created]:
@@ -172,10 +175,10 @@ class PostgresJobStore:
     async def act_on_all(
         self, which: Filter, action: Action, actor: str, limit: int, cursor: int | None = None
     ) -> Acted:
-        """On a connection of those who look, since it looks for them."""
+        """On a connection that is set up for looking, since it looks for them."""
         act = partial(postgres_actions.act_on_all, queue=await self._number(), wall=self._clock.wall())
         with storage_errors_as_queue_errors():
-            acted = await self._readers.transaction(
+            acted = await self._searchers.transaction(
                 partial(act, which=which, action=action, actor=actor, limit=limit, cursor=cursor)
             )
         self.database.wake(self.queue.queue)

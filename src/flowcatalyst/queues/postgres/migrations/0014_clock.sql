@@ -78,7 +78,3 @@ BEGIN
     pg_get_functiondef('publish(integer,text[],text[],text[],text[],bigint[])'::regprocedure), 'clock_timestamp()',
     'server_time()');
 END $$;
-
--- Tables that are dropped and made again must not give out numbers that were given out before: a late ack would remove a new
--- message in place of the old one. So they begin at the time, in microseconds.
-SELECT setval('numbers', greatest(nextval('numbers'), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint));

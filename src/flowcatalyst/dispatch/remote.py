@@ -113,8 +113,8 @@ class RemotePublisher:
             self._warn(queue, problem)
             self._pause_longer(queue)
             return 0
-        deliveries = await self._store.take_heads(pools, wait_s)
-        if not deliveries:
+        taken = await self._store.take_heads(pools, wait_s)
+        if not (deliveries := await self._still_for(queue, taken)):
             return 0
         try:
             pointers = self._pointers(deliveries)
@@ -131,6 +131,14 @@ class RemotePublisher:
             return 0
         await self._hand_over(queue, deliveries)
         return len(deliveries)
+
+    async def _still_for(self, queue: str, taken: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Those whose pool still names the queue. It may have been changed while jobs were waited for; who moved it away
+        may not read the queue any more, so the others are PENDING again, for whoever the pool is for now."""
+        codes = {code for code, pool in self._pools().items() if pool.queue == queue}
+        if moved := [one for one in taken if one.pointer.pool_code not in codes]:
+            await uninterrupted(self._store.queue.nack(moved, 0.0))
+        return [one for one in taken if one.pointer.pool_code in codes]
 
     def _why_not(self, queue: str) -> str:
         if self._callback is None:

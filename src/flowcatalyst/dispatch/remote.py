@@ -133,8 +133,8 @@ class RemotePublisher:
         return len(deliveries)
 
     async def _still_for(self, queue: str, taken: Sequence[Delivery]) -> Sequence[Delivery]:
-        """Those whose pool still names the queue. It may have been changed while jobs were waited for; who moved it away
-        may not read the queue any more, so the others are PENDING again, for whoever the pool is for now."""
+        """Those whose pool still names the queue. The others are PENDING again, for whoever has their pool now: it was
+        changed while jobs were waited for, and perhaps nobody reads the queue any more."""
         codes = {code for code, pool in self._pools().items() if pool.queue == queue}
         if moved := [one for one in taken if one.pointer.pool_code not in codes]:
             await uninterrupted(self._store.queue.nack(moved, 0.0))

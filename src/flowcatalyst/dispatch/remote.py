@@ -152,7 +152,7 @@ class RemotePublisher:
         tickets = [self._store.ticket_of(delivery) for delivery in deliveries]
         until = self._clock.wall() + self._queued_limit_s + TOKEN_SLACK_S
         return [
-            self._pointer(delivery, token, f"{ticket.job}-{ticket.epoch}")
+            self._pointer(delivery, token, f"{ticket.job}-{ticket.lane}-{ticket.epoch}")  # lanes count for themselves
             for delivery, ticket, token in zip(deliveries, tickets, self._tokens.make(tickets, until), strict=True)
         ]
 

@@ -143,10 +143,17 @@ async def test_a_change_leaves_alone_what_somebody_set_by_hand_in_another_pool(s
 async def test_changes_of_pools_are_in_the_audit_trail(shop: Subscribing) -> None:
     await shop.client.post(POOLS, ALL_FIELDS)
     await shop.client.request("PATCH", f"{POOLS}/ORDERS", json={"concurrency": 9})
+    await shop.client.request("PATCH", f"{POOLS}/ORDERS", json={"queue": "others"})
+    await shop.client.request("PATCH", f"{POOLS}/ORDERS", json={"concurrency": 8, "queue": None})
     await shop.client.delete(f"{POOLS}/ORDERS")
     found = [(one["action"], one["detail"]) for one in (await shop.client.get("/monitoring/audit")).json]
-    expected = [("pool_delete", ""), ("pool_change", "concurrency 7 -> 9"), ("pool_create", "concurrency 7")]
-    assert found == expected
+    assert found == [
+        ("pool_delete", ""),
+        ("pool_change", "concurrency 9 -> 8, queue others -> none"),
+        ("pool_change", "queue remote-orders -> others"),
+        ("pool_change", "concurrency 7 -> 9"),
+        ("pool_create", "concurrency 7"),
+    ]
 
 
 async def test_another_process_sees_changes_within_a_second(tmp_path: Path, store: dict[str, str]) -> None:

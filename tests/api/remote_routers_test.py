@@ -153,6 +153,16 @@ async def test_a_failed_attempt_is_the_platforms_to_repeat(remote: Remote) -> No
     assert remote.jobs.endpoint.started == ["a", "a", "b"]
 
 
+@pytest.mark.parametrize("mode", ["BLOCK_ON_ERROR", "NEXT_ON_ERROR", "IMMEDIATE"])
+async def test_no_retry_is_a_repeat_to_the_broker(remote: Remote, mode: str) -> None:
+    remote.jobs.endpoint.fails("a", 500, 500)
+    await remote.create("a", messageGroup="g", mode=mode, maxRetries=3, retryDelaysSeconds=[0.01])
+    for place in range(3):
+        assert (await remote.call_back(await remote.pointer(place))).json == {"ack": True}
+    assert remote.jobs.endpoint.started == ["a", "a", "a"]
+    assert len({one.deduplication_id for one in remote.broker.sent}) == 3  # one that is known is left out
+
+
 async def test_a_job_that_fails_for_the_last_time_waits_for_a_person(remote: Remote) -> None:
     remote.jobs.endpoint.fails("a", 400)
     await remote.ordered("a", "b")

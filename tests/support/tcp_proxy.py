@@ -1,14 +1,15 @@
 """A way to a server that can be cut and mended while the server itself goes on."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 
 class TcpProxy:
-    """Listens on a port of its own and passes everything on."""
+    """Listens on a port of its own and passes everything on, each connection to one of possibly many servers."""
 
-    def __init__(self, to_port: int) -> None:
+    def __init__(self, to_port: int | Callable[[], int]) -> None:
+        """`to_port` is asked for each connection, if it can be. It raises `ConnectionError` if nobody is there."""
         self._to_port = to_port
         self._server: asyncio.Server | None = None
         self._clients: set[asyncio.StreamWriter] = set()
@@ -70,7 +71,8 @@ class TcpProxy:
             writer.transport.abort()
 
     async def _serve_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
+        port = self._to_port if isinstance(self._to_port, int) else self._to_port()
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", port)
         self.connections += 1
         self._servers.add(there_writer)
         try:

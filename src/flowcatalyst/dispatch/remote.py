@@ -113,8 +113,8 @@ class RemotePublisher:
             self._warn(queue, problem)
             self._pause_longer(queue)
             return 0
-        deliveries = await self._store.take_heads(pools, wait_s)
-        if not deliveries:
+        taken = await self._store.take_heads(pools, wait_s)
+        if not (deliveries := await self._still_for(queue, taken)):
             return 0
         try:
             pointers = self._pointers(deliveries)
@@ -132,6 +132,14 @@ class RemotePublisher:
         await self._hand_over(queue, deliveries)
         return len(deliveries)
 
+    async def _still_for(self, queue: str, taken: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Those whose pool still names the queue. The others are PENDING again, for whoever has their pool now: it was
+        changed while jobs were waited for, and perhaps nobody reads the queue any more."""
+        codes = {code for code, pool in self._pools().items() if pool.queue == queue}
+        if moved := [one for one in taken if one.pointer.pool_code not in codes]:
+            await uninterrupted(self._store.queue.nack(moved, 0.0))
+        return [one for one in taken if one.pointer.pool_code in codes]
+
     def _why_not(self, queue: str) -> str:
         if self._callback is None:
             return "platform.public_url is not set, so that routers elsewhere could not call back: set it"
@@ -144,7 +152,7 @@ class RemotePublisher:
         tickets = [self._store.ticket_of(delivery) for delivery in deliveries]
         until = self._clock.wall() + self._queued_limit_s + TOKEN_SLACK_S
         return [
-            self._pointer(delivery, token, f"{ticket.job}-{ticket.epoch}")
+            self._pointer(delivery, token, f"{ticket.job}-{ticket.lane}-{ticket.epoch}")  # lanes count for themselves
             for delivery, ticket, token in zip(deliveries, tickets, self._tokens.make(tickets, until), strict=True)
         ]
 

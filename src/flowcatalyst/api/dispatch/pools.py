@@ -217,9 +217,17 @@ async def _save(
         return after
 
     before, after = await catalog.change_pool(code, edit)
-    detail = change_in_words(before.limits(), after.limits())
+    detail = _change_in_words(before, after)
     app.audit.record(actor_of(request), AuditAction.POOL_CHANGE, f"pool {code}", detail)
     return _view(app, code)
+
+
+def _change_in_words(before: DispatchPool, after: DispatchPool) -> str:
+    limits = change_in_words(before.limits(), after.limits())
+    if before.queue == after.queue:
+        return limits
+    moved = f"queue {before.queue or 'none'} -> {after.queue or 'none'}"
+    return moved if before.limits() == after.limits() else f"{limits}, {moved}"
 
 
 def _check_made_here(app: ServedRouter, code: str) -> None:

@@ -4,7 +4,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from tests.browser.acting_test import confirmed, said
-from tests.browser.shop import Shop
+from tests.browser.shop import LATER, Shop
 from tests.support.browser import open_page
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -52,7 +52,7 @@ async def test_acting_on_many_jobs_says_their_number_first_and_touches_no_others
     another = await shop.job("another", code="other")
     for job in (*many, another):
         await shop.until(job, "ERROR")
-    later = [await shop.job(name, code="many", scheduledFor="2100-01-01T00:00:00Z") for name in ("later-1", "later-2")]
+    later = [await shop.job(name, code="many", scheduledFor=LATER) for name in ("later-1", "later-2")]
     async with open_page(browser, f"{shop.url}/#/jobs") as page:
         await page.get_by_label("Code").fill("many")
         await page.keyboard.press("Enter")

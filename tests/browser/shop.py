@@ -1,4 +1,4 @@
-"""A shop on the platform: a real process with jobs, events and subscriptions, and the application behind its webhooks."""
+"""A shop on the platform: a process of its own with jobs, events and subscriptions, and the application behind them."""
 
 from collections import deque
 from collections.abc import AsyncIterator
@@ -113,16 +113,28 @@ async def open_shop(folder: Path) -> AsyncIterator[Shop]:
         yield Shop(router.url, Client(session), application, server)
 
 
-async def furnish(shop: Shop) -> dict[str, str]:
-    """One of everything that the views of the platform show; where those of a single thing are."""
-    await shop.subscribe("billing", "invoice.*", "order.**")
+@dataclass(slots=True, frozen=True)
+class Furnished:
+    """Where single things are."""
+
+    views: list[str]
+
+
+async def furnish(shop: Shop) -> Furnished:
+    """One of everything that the views of the platform show, with long names."""
+    long = "x" * 180
+    await shop.subscribe("billing", "invoice.*", "order.**", f"{'y' * 90}.*")
     await shop.subscribe("newsletter", "customer.*")
     await shop.client.post(f"{SUBSCRIPTIONS}/newsletter/pause")
-    event = await shop.event("delivered", "invoice.sent", subject="invoice:1", messageGroup="invoice:1")
+    event = await shop.event("delivered", "invoice.sent", subject=f"invoice:{long}", messageGroup=f"invoice:{long}")
     await shop.event("waits", "customer.moved", subject="customer:4")
-    failed, *_ = await shop.blocked("order:4711", "failed", "behind", "last")
+    failed, behind, _ = await shop.blocked("order:4711", "failed", "behind", "last")
+    await shop.blocked(f"order:{long}", "long")
     await shop.client.post(f"{GROUPS}/order:4712/hold")
     await shop.jobs_of("order:4712", "held")
-    await shop.job("waiting", scheduledFor=LATER)
+    waiting = await shop.job("waiting", scheduledFor=LATER)
     await shop.until_got("delivered")
-    return {"event": f"events/{event}", "job": f"jobs/{failed}", "subscription": "subscriptions/billing"}
+    jobs = [f"jobs/{one}" for one in (failed, behind, waiting)]
+    explained = [f"explain/{one}?kind=JOB" for one in (failed, behind)]
+    views = [*jobs, *explained, f"events/{event}", f"explain/{event}?kind=EVENT", "subscriptions/billing"]
+    return Furnished(views)

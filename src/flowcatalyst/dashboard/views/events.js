@@ -2,7 +2,7 @@
 import { query, useLoad, usePages } from "../api.js";
 import { html } from "../core.js";
 import { bytes, number } from "../format.js";
-import { Empty, explain, Facts, Filters, Id, link, List, Page, Panel, Table, Text, Time, Trouble, useFilters } from "../ui.js";
+import { Empty, explain, Facts, Filters, Id, link, List, Loading, Page, Panel, Table, Text, Time, Trouble, useFilters } from "../ui.js";
 import { jobColumns } from "./jobs.js";
 
 const COLUMNS = [
@@ -37,7 +37,7 @@ function One({ id }) {
   const load = useLoad(`/api/events/${encodeURIComponent(id)}`, 5000);
   const { event, data, dataBase64, jobs } = load.data ?? {};
   return html`<${Page} title="Event" about=${html`<a href="#/events">All events</a> · <span class="mono wrap">${id}</span>`} actions=${event && html`<a class="button" href=${explain(id, "EVENT")}>Explain</a>`}>
-    <${Trouble} error=${load.error} what="such event" />
+    <${Trouble} error=${load.error} what="such event" /><${Loading} load=${load} />
     ${event && html`<div class="columns">
       <${Panel} title="Event"><${Facts} facts=${[
         ["Type", html`<span class="mono">${event.type}</span>`],

@@ -121,7 +121,7 @@ export function Filters({ fields, values, onChange }) {
         ? html`<select value=${values[one.name] ?? ""} onChange=${set(one.name)}>${one.options.map(([value, label]) => html`<option key=${value} value=${value} selected=${value === (values[one.name] ?? "")}>${label}</option>`)}</select>`
         : html`<input type=${one.type ?? "text"} value=${values[one.name] ?? ""} placeholder=${one.hint ?? ""} onChange=${set(one.name)} autocomplete="off" spellcheck=${false} />`
     }</label>`)}
-    ${isSet && html`<button class="quiet" onClick=${() => onChange(Object.fromEntries(fields.map((one) => [one.name, one.without ?? ""])))}>Clear</button>`}
+    ${isSet && html`<button type="button" class="quiet" onClick=${() => onChange(Object.fromEntries(fields.map((one) => [one.name, one.without ?? ""])))}>Clear</button>`}
   </form>`;
 }
 

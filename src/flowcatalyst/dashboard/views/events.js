@@ -9,7 +9,7 @@ const COLUMNS = [
   { name: "Event", title: "Our id of it; the link shows it whole", kind: "id", cell: (one) => html`<${Id} id=${one.id} href=${link("events", one.id)} />` },
   { name: "Type", title: "What happened", kind: "text", cell: (one) => html`<span class="mono">${one.type}</span>` },
   { name: "Source", title: "Who says so", kind: "text", cell: (one) => one.source },
-  { name: "Subject", title: "What it is about", kind: "text", cell: (one) => one.subject },
+  { name: "Subject", title: "What it is about", kind: "id", cell: (one) => one.subject && html`<${Id} id=${one.subject} />` },
   { name: "Group", title: "Webhooks of a group go out one after the other", kind: "id", cell: (one) => one.messageGroup && html`<${Id} id=${one.messageGroup} href=${`#/events?messageGroup=${encodeURIComponent(one.messageGroup)}`} />` },
   { name: "Size", title: "Of its data", kind: "num", cell: (one) => bytes(one.dataBytes) },
   { name: "Jobs", title: "Made of it when it came; replays come on top", kind: "num", cell: (one) => number(one.jobs) },

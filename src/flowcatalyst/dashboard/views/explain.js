@@ -80,7 +80,7 @@ export function Explain({ route }) {
   return html`<${Page} title="Explain" about=${html`<span class="mono wrap">${id}</span> <${Copy} text=${id} />`}
     actions=${html`<label class="inline"><span>Look for</span><select value=${kind} onChange=${(event) => { location.hash = explain(id, event.target.value); }}>${KINDS.map(([value, label]) => html`<option key=${value} value=${value} selected=${value === kind}>${label}</option>`)}</select></label>`}>
     <${Trouble} error=${load.error} what="explanations" />
-    ${!load.error && !load.data && html`<p class="loading" role="status">Looking …</p>`}
+    ${!load.error && (!load.data || load.busy) && html`<p class="loading" role="status">Looking …</p>`}
     ${load.data && !load.busy && html`<${Found} found=${load.data} reload=${load.reload} />`}
   <//>`;
 }

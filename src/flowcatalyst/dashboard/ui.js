@@ -116,7 +116,7 @@ export function Filters({ fields, values, onChange }) {
   const set = (name) => (event) => onChange({ ...values, [name]: event.target.value.trim() });
   const isSet = fields.some((one) => (values[one.name] ?? "") !== (one.without ?? ""));
   return html`<form class="filters" role="search" aria-label="Filters" onSubmit=${(event) => event.preventDefault()}>
-    ${fields.map((one) => html`<label key=${one.name} class=${one.type}><span>${one.label}</span>${
+    ${fields.map((one) => html`<label key=${one.name} class=${one.type === "datetime-local" ? "moment" : null}><span>${one.label}</span>${
       one.options
         ? html`<select value=${values[one.name] ?? ""} onChange=${set(one.name)}>${one.options.map(([value, label]) => html`<option key=${value} value=${value} selected=${value === (values[one.name] ?? "")}>${label}</option>`)}</select>`
         : html`<input type=${one.type ?? "text"} value=${values[one.name] ?? ""} placeholder=${one.hint ?? ""} onChange=${set(one.name)} autocomplete="off" spellcheck=${false} />`

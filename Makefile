@@ -12,7 +12,7 @@ NEEDS := $(PYTHON) tests/servers/needs.py
 # Where it is set, each of the hundreds of processes of a test run compiles whatever it imports.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help extras activemq run quick test soak servers lint type fmt bench dist clean
+.PHONY: help extras activemq run quick test soak servers lint type fmt bench pictures dist clean
 
 help: ## Show this help
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -83,6 +83,9 @@ $(BENCH): $(DEV) requirements-bench.lock
 
 bench: $(DEV) $(ACTIVEMQ) $(BENCH) ## Measure throughput and CPU against wrk and a naive router, and on each broker (installs nginx and wrk on Debian)
 	@$(BIN)/python -m bench
+
+pictures: $(DEV) ## Retake the pictures of README and docs from a demo run (needs chromium, takes two minutes)
+	@$(BIN)/python -m tools.screenshots
 
 dist: $(DEV) ## Build the wheel and the source distribution into dist/
 	@$(BIN)/python -m build --no-isolation

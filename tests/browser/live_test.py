@@ -89,3 +89,11 @@ async def test_a_long_list_is_shown_a_page_at_a_time(router: Running, browser: B
         await expect(rows).to_have_count(len(router.app.warnings.recent()) - 100)
         await page.get_by_role("button", name="Previous").click()
         await expect(rows).to_have_count(50)
+
+
+async def test_enter_in_a_filter_applies_it_beside_the_others(router: Running, browser: Browser) -> None:
+    async with open_page(browser, f"{router.listening.url}/#/groups?show=all") as page:
+        await page.get_by_label("Name begins with").fill("order")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("No groups match")).to_be_visible()
+        assert page.url.endswith("#/groups?show=all&prefix=order")

@@ -1,14 +1,18 @@
 """Every view, on a wide screen and on a phone, light and dark: nothing sticks out, and everybody can use it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from flowcatalyst.core.message import Severity
 from flowcatalyst.core.warnings import WarningCode
-from tests.api.running import Running
+from tests.api.running import Running, run_router
 from tests.browser.contract import endpoint, explanation, group
+from tests.browser.shop import Furnished, Shop, furnish
+from tests.browser.sign_in_test import KEYS, PASSWORDS
 from tests.servers import ServerMissingError, needs, skip_or_fail
 from tests.servers.node import packages_of
 from tests.support.browser import answer_with, open_page, show
@@ -21,9 +25,17 @@ VIEWS = [
     *("dead-letters/1", "jobs", "jobs/groups", "events", "subscriptions", "pauses", "standby", "audit", "sandbox"),
     *("explain", f"explain/{LONG}"),
 ]
-BEYOND = """[...document.querySelectorAll("body *")]
-    .filter((one) => one.getBoundingClientRect().right > innerWidth + 1 && !one.closest(".unseen"))
-    .map((one) => one.outerHTML)"""
+PLATFORM_VIEWS = ["jobs", "jobs?parked=true", "jobs/groups", "events", "subscriptions"]
+ACCESS: dict[str, dict[str, Any]] = {"api_key": KEYS, "basic": PASSWORDS}
+# Out of the window, or of the place that the content has in it.
+BEYOND = """(() => {
+    const main = document.querySelector("main"), box = main.getBoundingClientRect()
+    const edge = box.right - parseFloat(getComputedStyle(main).paddingRight)
+    return [...document.querySelectorAll("body *")]
+        .filter((one) => one.getBoundingClientRect().right > (one.closest("main > *") ? edge : innerWidth) + 1)
+        .filter((one) => !one.closest(".unseen, .u-wrap"))
+        .map((one) => one.outerHTML.slice(0, 300))
+})()"""
 WITHOUT_TITLE = """[...document.querySelectorAll("main th, main .stat")]
     .filter((one) => !one.title)
     .map((one) => one.outerHTML)"""
@@ -37,6 +49,11 @@ def axe() -> str:
         return (packages_of(needs.BROWSER_PACKAGES) / "axe-core" / "axe.min.js").read_text()
     except ServerMissingError as error:
         skip_or_fail(error)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def furnished(shop: Shop) -> Furnished:
+    return await furnish(shop)
 
 
 async def fill(router: Running, page: Page) -> None:
@@ -63,9 +80,68 @@ async def test_every_view_fits_the_screen_says_what_its_numbers_mean_and_axe_fin
         await expect(page.locator(".connection .badge")).to_be_visible()
         for view in VIEWS:
             await show(page, view)
-            assert await page.evaluate(BEYOND) == [], view
-            assert await page.evaluate(WITHOUT_TITLE) == [], view
-            assert await serious_problems(page, axe) == [], view
+            await looks_good(page, axe, view)
+
+
+@pytest.mark.parametrize(("width", "dark"), SCREENS)
+async def test_what_the_platform_has_fits_the_screen_and_axe_finds_nothing_serious(
+    shop: Shop, furnished: Furnished, browser: Browser, axe: str, width: int, dark: bool
+) -> None:
+    async with open_page(browser, f"{shop.url}/", width=width, dark=dark) as page:
+        for view in (*PLATFORM_VIEWS, *furnished.views):
+            await show(page, view)
+            await expect(page.locator("main :is(tbody tr, dl.facts)").first).to_be_visible()
+            await looks_good(page, axe, view)
+
+
+@pytest.mark.parametrize(("width", "dark"), SCREENS)
+async def test_a_question_fits_the_screen_and_axe_finds_nothing_serious(
+    router: Running, browser: Browser, axe: str, width: int, dark: bool
+) -> None:
+    await router.send(id="gone", mediationTarget=f"{router.receiver('client-error')}?{LONG}", messageGroupId="g")
+    await router.until_dead(1)
+    async with open_page(browser, f"{router.listening.url}/", width=width, dark=dark) as page:
+        for view, button in (("pools/DEFAULT-POOL", "Limits …"), ("dead-letters/1", "Replay …")):
+            await show(page, view)
+            await page.get_by_role("button", name=button).click()
+            await expect(page.get_by_role("dialog").get_by_role("heading")).to_be_visible()
+            await looks_good(page, axe, f"{view}: {button}")
+            await page.keyboard.press("Escape")
+
+
+@pytest.mark.parametrize("mode", ["api_key", "basic"])
+@pytest.mark.parametrize(("width", "dark"), SCREENS)
+async def test_who_has_to_sign_in_can_on_every_screen_and_axe_finds_nothing_serious(
+    tmp_path: Path, browser: Browser, axe: str, width: int, dark: bool, mode: str
+) -> None:
+    async with (
+        run_router(tmp_path, auth=ACCESS[mode]) as router,
+        open_page(browser, f"{router.listening.url}/", width=width, dark=dark, expected="401 (Unauthorized)") as page,
+    ):
+        await expect(page.get_by_role("heading", name="Sign in to FlowCatalyst")).to_be_visible()
+        await looks_good(page, axe, mode)
+        await page.locator("input").last.fill("wrong")
+        await page.locator("input").first.fill("wrong")
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.get_by_role("alert")).to_have_text("These credentials are wrong.")
+        await looks_good(page, axe, f"{mode}, refused")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_the_menu_of_a_phone_fits_the_screen_and_axe_finds_nothing_serious(
+    router: Running, browser: Browser, axe: str, dark: bool
+) -> None:
+    router.app.warnings.add(WarningCode.PROCESSING, Severity.WARN, "an example", "mediator")
+    async with open_page(browser, f"{router.listening.url}/", width=390, dark=dark) as page:
+        await page.get_by_role("button", name="Views").click()
+        await expect(page.get_by_role("link", name="Try it out")).to_be_visible()
+        await looks_good(page, axe, "menu")
+
+
+async def looks_good(page: Page, axe: str, view: str) -> None:
+    assert await page.evaluate(BEYOND) == [], view
+    assert await page.evaluate(WITHOUT_TITLE) == [], view
+    assert await serious_problems(page, axe) == [], view
 
 
 async def serious_problems(page: Page, axe: str) -> list[str]:

@@ -83,6 +83,8 @@ function Nav({ open, onChoose }) {
   </nav>`;
 }
 
+const narrow = matchMedia("(max-width: 640px)");
+
 function Search() {
   const [text, setText] = useState("");
   const go = (event) => {
@@ -91,7 +93,7 @@ function Search() {
   };
   return html`<form class="search" role="search" aria-label="Find" onSubmit=${go}>
     <label><span class="unseen">Find a message, group, job, event or pool by its id</span>
-      <input type="search" name="id" placeholder="Why is it not there? Message, group, job, event or pool id" value=${text} onInput=${(event) => setText(event.target.value)} autocomplete="off" spellcheck=${false} /></label>
+      <input type="search" name="id" placeholder=${narrow.matches ? "Why is it late? Type its id" : "Why is it not there? Message, group, job, event or pool id"} value=${text} onInput=${(event) => setText(event.target.value)} autocomplete="off" spellcheck=${false} /></label>
     <button type="submit">Explain</button>
   </form>`;
 }

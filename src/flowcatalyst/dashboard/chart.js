@@ -14,7 +14,7 @@ function options(box, series, format) {
   const colours = [...box.querySelectorAll(".swatch")].map((one) => getComputedStyle(one).color);
   const axis = { stroke: own.color, font: `11px ${own.fontFamily}`, ticks: { show: false } };
   return {
-    width: box.clientWidth,
+    width: box.querySelector(".plot").clientWidth,
     height: GRAPH_HEIGHT,
     padding: [8, 26, 0, 0], // a time at the right edge sticks out by its half
     legend: { show: false },
@@ -48,7 +48,7 @@ export function Chart({ title, note, at, series, format }) {
   const colours = theme.use();
   useLayoutEffect(() => {
     plot.current = new window.uPlot(options(box.current, series, format), [[], ...series.map(() => [])], box.current.querySelector(".plot"));
-    const sizes = new ResizeObserver(() => plot.current.setSize({ width: box.current.clientWidth, height: GRAPH_HEIGHT }));
+    const sizes = new ResizeObserver(() => plot.current.setSize({ width: box.current.querySelector(".plot").clientWidth, height: GRAPH_HEIGHT }));
     sizes.observe(box.current);
     return () => {
       sizes.disconnect();

@@ -24,7 +24,7 @@ export const Id = ({ id, href = null }) =>
 
 // An address, which may end its line behind a slash.
 const ADDRESS_SHOWN = 96;
-export const Address = ({ url, href }) => html`<a class="mono wrap" href=${href} title=${url}>${clipped(url, ADDRESS_SHOWN).split(/(?<=[^/]\/)(?=[^/])/).map((part) => html`${part}<wbr />`)}</a>`;
+export const Address = ({ url, href = null, whole = false }) => html`<a class="mono wrap" href=${href} title=${url}>${(whole ? url : clipped(url, ADDRESS_SHOWN)).split(/(?<=[^/]\/)(?=[^/])/).map((part) => html`${part}<wbr />`)}</a>`;
 
 // What belongs to a cell but is not what one looks for first.
 export const Under = ({ children }) => html`<span class="under">${children}</span>`;
@@ -69,6 +69,9 @@ export function Trouble({ error, what }) {
   return html`<p class="trouble" role="alert">${error.message}${missing}</p>`;
 }
 
+// Until a view of a single thing has what it shows.
+export const Loading = ({ load }) => !load.data && !load.error && html`<p class="loading" role="status">Reading …</p>`;
+
 // Columns: { name, title, kind, cell }. Kinds are num, id, address (wide), text (cut after three lines), prose (not cut), word and do. On a phone each row is a block of its own.
 export function Table({ caption, columns, rows, keyOf, empty }) {
   if (!rows.length) return empty ?? null;
@@ -101,6 +104,9 @@ export const List = ({ list, what, caption, columns, keyOf, empty }) => html`
   html`<${Table} caption=${caption} columns=${columns} rows=${list.items} keyOf=${keyOf} empty=${empty} />`}
   <${Pager} list=${list} />`;
 
+// What an endpoint answered, with its status if the sentence does not say it.
+export const answered = ({ status, detail }) => (status === null || detail.includes(status) ? detail : `${status} ${detail}`);
+
 export const Facts = ({ facts }) => html`<dl class="facts">${facts
   .filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false)
   .map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
@@ -110,12 +116,12 @@ export function Filters({ fields, values, onChange }) {
   const set = (name) => (event) => onChange({ ...values, [name]: event.target.value.trim() });
   const isSet = fields.some((one) => (values[one.name] ?? "") !== (one.without ?? ""));
   return html`<form class="filters" role="search" aria-label="Filters" onSubmit=${(event) => event.preventDefault()}>
-    ${fields.map((one) => html`<label key=${one.name}><span>${one.label}</span>${
+    ${fields.map((one) => html`<label key=${one.name} class=${one.type === "datetime-local" ? "moment" : null}><span>${one.label}</span>${
       one.options
         ? html`<select value=${values[one.name] ?? ""} onChange=${set(one.name)}>${one.options.map(([value, label]) => html`<option key=${value} value=${value} selected=${value === (values[one.name] ?? "")}>${label}</option>`)}</select>`
         : html`<input type=${one.type ?? "text"} value=${values[one.name] ?? ""} placeholder=${one.hint ?? ""} onChange=${set(one.name)} autocomplete="off" spellcheck=${false} />`
     }</label>`)}
-    ${isSet && html`<button class="quiet" onClick=${() => onChange(Object.fromEntries(fields.map((one) => [one.name, one.without ?? ""])))}>Clear</button>`}
+    ${isSet && html`<button type="button" class="quiet" onClick=${() => onChange(Object.fromEntries(fields.map((one) => [one.name, one.without ?? ""])))}>Clear</button>`}
   </form>`;
 }
 

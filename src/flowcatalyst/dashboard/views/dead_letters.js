@@ -2,8 +2,8 @@
 import { act, query, useLoad, usePages } from "../api.js";
 import { html } from "../core.js";
 import { confirm, confirmAct } from "../dialogs.js";
-import { count, number } from "../format.js";
-import { complain, Empty, explain, Facts, Filters, Id, link, List, Page, Panel, Text, Time, Trouble, useFilters } from "../ui.js";
+import { count, number, words } from "../format.js";
+import { Address, complain, Empty, explain, Facts, Filters, Id, link, List, Loading, Page, Panel, Text, Time, Trouble, useFilters } from "../ui.js";
 
 const ROOT = "/monitoring/dead-letters";
 
@@ -93,7 +93,7 @@ function One({ id }) {
   const message = letter?.message;
   return html`<${Page} title=${`Dead letter ${id}`} about=${html`<a href="#/dead-letters">All dead letters</a>`}
     actions=${letter && html`<button class="primary" onClick=${() => replay(letter, home)}>Replay …</button><button class="danger" onClick=${() => remove(letter, home)}>Remove …</button>`}>
-    <${Trouble} error=${load.error} what="such dead letter" />
+    <${Trouble} error=${load.error} what="such dead letter" /><${Loading} load=${load} />
     ${letter && html`
       <section class="answer"><p class="summary">${letter.reason}</p></section>
       <div class="columns">
@@ -106,9 +106,9 @@ function One({ id }) {
         ]} />${letter.excerpt && html`<h3>It answered</h3><${Text} text=${letter.excerpt} what="The answer of the endpoint" />`}<//>
         <${Panel} title="Message"><${Facts} facts=${[
           ["Id", html`<${Id} id=${letter.messageId || "unreadable"} href=${letter.messageId ? explain(letter.messageId, "MESSAGE") : null} />`],
-          ["Target", message && html`<span class="mono wrap">${message.mediationTarget}</span>`],
+          ["Target", message && html`<${Address} url=${message.mediationTarget} whole />`],
           ["Pool", message && html`<a href=${link("pools", message.poolCode)}>${message.poolCode}</a>`],
-          ["Mode", message?.dispatchMode],
+          ["Mode", message?.dispatchMode && words(message.dispatchMode)],
           ["Content type", message?.contentType],
         ]} />${(message?.payload ?? letter.body) && html`<h3>${message ? "Payload" : "Body"}</h3><${Text} text=${message?.payload ?? letter.body} what="What was to be delivered" />`}<//>
       </div>`}

@@ -30,9 +30,12 @@ const errors = (one) => {
   return all ? `${((100 * one.failed) / all).toLocaleString("en", { maximumFractionDigits: 1 })} %` : UNKNOWN;
 };
 
+// A breaker that lets attempts through says nothing good of an endpoint that answers none of them.
+const stateOf = (one) => (one.state === "CLOSED" && one.downForMs !== null ? { word: "DOWN", title: "Its breaker is closed: it is still tried" } : { word: one.state });
+
 const columns = (reload) => [
   { name: "Endpoint", title: "Scheme, host, port and path, and the pools that deliver to it; the link lists its groups", kind: "address", cell: (one) => html`<${Address} url=${one.endpoint} href=${`#/groups?show=all&endpoint=${encodeURIComponent(one.endpoint)}`} /><${Under}>${one.pools.map((code, place) => html`${place > 0 && ", "}<a key=${code} href=${link("pools", code)}>${code}</a>`)}<//>` },
-  { name: "State", title: "Of its breaker. CLOSED: attempts go out. OPEN: none is spent for a few seconds. HALF_OPEN: up to three probes are under way. And whether an operator paused it, or it has been down for long", kind: "word", cell: (one) => html`<${Badge} word=${one.state} />
+  { name: "State", title: "Of its breaker. CLOSED: attempts go out. OPEN: none is spent for a few seconds. HALF_OPEN: up to three probes are under way. PAUSED: an operator paused it. DOWN: it has failed for long, and is still tried", kind: "word", cell: (one) => html`<${Badge} ...${stateOf(one)} />
     ${one.pausedBy && html`<div><${Badge} word="PAUSED" title=${`By ${one.pausedBy}, ${span(one.pausedForMs)} ago`} /></div>`}
     ${one.downForMs !== null && html`<${Under}>down for ${span(one.downForMs)}<//>`}` },
   { name: "Share in use", title: "Attempts under way, of the slots that it may have now", kind: "num", cell: (one) => html`<${Meter} value=${one.inFlight} most=${one.slots} label="Share in use" />` },

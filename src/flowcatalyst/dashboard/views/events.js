@@ -2,14 +2,14 @@
 import { query, useLoad, usePages } from "../api.js";
 import { html } from "../core.js";
 import { bytes, number } from "../format.js";
-import { Empty, explain, Facts, Filters, Id, link, List, Page, Panel, Table, Text, Time, Trouble, useFilters } from "../ui.js";
+import { Empty, explain, Facts, Filters, Id, link, List, Loading, Page, Panel, Table, Text, Time, Trouble, useFilters } from "../ui.js";
 import { jobColumns } from "./jobs.js";
 
 const COLUMNS = [
   { name: "Event", title: "Our id of it; the link shows it whole", kind: "id", cell: (one) => html`<${Id} id=${one.id} href=${link("events", one.id)} />` },
   { name: "Type", title: "What happened", kind: "text", cell: (one) => html`<span class="mono">${one.type}</span>` },
   { name: "Source", title: "Who says so", kind: "text", cell: (one) => one.source },
-  { name: "Subject", title: "What it is about", kind: "text", cell: (one) => one.subject },
+  { name: "Subject", title: "What it is about", kind: "id", cell: (one) => one.subject && html`<${Id} id=${one.subject} />` },
   { name: "Group", title: "Webhooks of a group go out one after the other", kind: "id", cell: (one) => one.messageGroup && html`<${Id} id=${one.messageGroup} href=${`#/events?messageGroup=${encodeURIComponent(one.messageGroup)}`} />` },
   { name: "Size", title: "Of its data", kind: "num", cell: (one) => bytes(one.dataBytes) },
   { name: "Jobs", title: "Made of it when it came; replays come on top", kind: "num", cell: (one) => number(one.jobs) },
@@ -37,7 +37,7 @@ function One({ id }) {
   const load = useLoad(`/api/events/${encodeURIComponent(id)}`, 5000);
   const { event, data, dataBase64, jobs } = load.data ?? {};
   return html`<${Page} title="Event" about=${html`<a href="#/events">All events</a> · <span class="mono wrap">${id}</span>`} actions=${event && html`<a class="button" href=${explain(id, "EVENT")}>Explain</a>`}>
-    <${Trouble} error=${load.error} what="such event" />
+    <${Trouble} error=${load.error} what="such event" /><${Loading} load=${load} />
     ${event && html`<div class="columns">
       <${Panel} title="Event"><${Facts} facts=${[
         ["Type", html`<span class="mono">${event.type}</span>`],

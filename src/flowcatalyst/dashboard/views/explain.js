@@ -3,7 +3,7 @@ import { query, useLoad } from "../api.js";
 import { html } from "../core.js";
 import { confirmAct } from "../dialogs.js";
 import { capital, fact, number, span, words } from "../format.js";
-import { Badge, Copy, Empty, explain, Facts, Id, link, Page, Panel, Trouble } from "../ui.js";
+import { answered, Badge, Copy, Empty, explain, Facts, Id, link, Page, Panel, Trouble } from "../ui.js";
 import { ACTIONS } from "./groups.js";
 
 const SAFE = new Map([
@@ -18,6 +18,7 @@ const WORDS = {
   skip: { ...ACTIONS["skip-head"], button: "Skip" },
   pause: { button: "Pause", text: "Nothing of it starts until somebody resumes it. What is in flight ends as usual." },
   resume: { button: "Resume", text: "What waits for it starts again." },
+  reset: { button: "Reset breaker", text: "The failures of the endpoint are forgotten, and messages that only wait for its breaker start now." },
   replay: { button: "Replay", text: "The message goes to its queue again, and the dead letter is forgotten." },
   cancel: { button: "Cancel job", danger: true, text: "It is never tried again, and its group goes on." },
 };
@@ -32,35 +33,37 @@ function Actions({ found, reload }) {
   <//>`;
 }
 
+// What it is and why it stands there, as far as the state does not say it.
+const about = ({ kind, cause, state }) => [...new Set([kind, cause])].filter((one) => one && one !== state && one !== "UNKNOWN").map(words).join(" · ");
+
 function Found({ found, reload }) {
   const [tone, sentence] = SAFE.get(found.safeToSendAgain) ?? [];
   const { head, lastAnswer } = found;
+  const facts = [
+    ["Pool", found.pool && html`<a href=${link("pools", found.pool)}>${found.pool}</a>`],
+    ["Group", found.group && html`<${Id} id=${found.group} href=${explain(found.group, "GROUP")} />`],
+    ["Queue", found.queue],
+    ["Head of the group", head && html`<${Id} id=${head.id} href=${explain(head.id, "MESSAGE")} />`],
+    ["Head is", head && words(head.where)],
+    ["Failures of the head", head && number(head.failures)],
+    ["Endpoint", head?.endpoint && html`<a class="mono wrap" href=${`#/endpoints?prefix=${encodeURIComponent(head.endpoint)}`}>${head.endpoint}</a>`],
+    ["Last answer", lastAnswer && `${answered(lastAnswer)}, ${span(lastAnswer.agoMs)} ago`],
+    ["It said", lastAnswer?.excerpt && html`<span class="mono wrap">${lastAnswer.excerpt}</span>`],
+    ["Next attempt", found.nextAttemptInMs !== null && `in ${span(found.nextAttemptInMs)}`],
+    ["Goes out", found.estimateInMs !== null && `in about ${span(found.estimateInMs)}`],
+    ...Object.entries(found.facts ?? {}).filter(([name, value]) => name !== "endpoint" || value !== head?.endpoint).map(([name, value]) => fact(name, value)),
+  ];
   return html`
     <section class="answer">
-      <div class="line"><${Badge} word=${found.state} /><span class="note">${words(found.kind)}${found.cause ? ` · ${words(found.cause)}` : ""}</span></div>
+      <div class="line"><${Badge} word=${found.state} /><span class="note">${about(found)}</span></div>
       <p class="summary">${found.summary}</p>
       ${found.estimateText && html`<p>${found.estimateText}</p>`}
       ${sentence && html`<p class=${`safe ${tone}`}>${sentence}</p>`}
     </section>
     <${Actions} found=${found} reload=${reload} />
     <div class="columns">
-      <${Panel} title="Why"><ol class="chain">${found.chain.map((one) => html`<li key=${one}>${one}</li>`)}</ol><//>
-      <${Panel} title="Facts">
-        <${Facts} facts=${[
-          ["Pool", found.pool && html`<a href=${link("pools", found.pool)}>${found.pool}</a>`],
-          ["Group", found.group && html`<${Id} id=${found.group} href=${explain(found.group, "GROUP")} />`],
-          ["Queue", found.queue],
-          ["Head of the group", head && html`<${Id} id=${head.id} href=${explain(head.id, "MESSAGE")} />`],
-          ["Head is", head && words(head.where)],
-          ["Failures of the head", head && number(head.failures)],
-          ["Endpoint", head?.endpoint && html`<a class="mono wrap" href=${`#/endpoints?prefix=${encodeURIComponent(head.endpoint)}`}>${head.endpoint}</a>`],
-          ["Last answer", lastAnswer && `${lastAnswer.status ?? ""} ${lastAnswer.detail}, ${span(lastAnswer.agoMs)} ago`],
-          ["It said", lastAnswer?.excerpt && html`<span class="mono wrap">${lastAnswer.excerpt}</span>`],
-          ["Next attempt", found.nextAttemptInMs !== null && `in ${span(found.nextAttemptInMs)}`],
-          ["Goes out", found.estimateInMs !== null && `in about ${span(found.estimateInMs)}`],
-          ...Object.entries(found.facts ?? {}).filter(([name, value]) => name !== "endpoint" || value !== head?.endpoint).map(([name, value]) => fact(name, value)),
-        ]} />
-      <//>
+      ${found.chain.length > 0 && html`<${Panel} title="Why"><ol class="chain">${found.chain.map((one) => html`<li key=${one}>${one}</li>`)}</ol><//>`}
+      ${facts.some(([, value]) => value) && html`<${Panel} title="Facts"><${Facts} facts=${facts} /><//>`}
     </div>
     ${found.looked?.length > 0 && html`<p class="note">Looked in: ${found.looked.join(", ")}.</p>`}`;
 }
@@ -77,7 +80,7 @@ export function Explain({ route }) {
   return html`<${Page} title="Explain" about=${html`<span class="mono wrap">${id}</span> <${Copy} text=${id} />`}
     actions=${html`<label class="inline"><span>Look for</span><select value=${kind} onChange=${(event) => { location.hash = explain(id, event.target.value); }}>${KINDS.map(([value, label]) => html`<option key=${value} value=${value} selected=${value === kind}>${label}</option>`)}</select></label>`}>
     <${Trouble} error=${load.error} what="explanations" />
-    ${!load.error && !load.data && html`<p class="loading" role="status">Looking …</p>`}
+    ${!load.error && (!load.data || load.busy) && html`<p class="loading" role="status">Looking …</p>`}
     ${load.data && !load.busy && html`<${Found} found=${load.data} reload=${load.reload} />`}
   <//>`;
 }

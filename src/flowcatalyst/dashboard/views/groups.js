@@ -3,7 +3,7 @@ import { query, usePages } from "../api.js";
 import { html } from "../core.js";
 import { confirmAct } from "../dialogs.js";
 import { count, number, span, UNKNOWN } from "../format.js";
-import { Badge, Empty, explain, Filters, Id, link, List, Page, Under, useFilters } from "../ui.js";
+import { answered, Badge, Empty, explain, Filters, Id, link, List, Page, Under, useFilters } from "../ui.js";
 
 const path = (group, verb) => `/monitoring/groups/${encodeURIComponent(group)}/${verb}`;
 
@@ -29,7 +29,7 @@ function buttons(one, reload) {
 }
 
 const lastAnswer = ({ lastAnswer: answer, head }) =>
-  answer ? html`<span title=${answer.excerpt || answer.detail}>${answer.status !== null && html`<b class="mono">${answer.status}</b> `}${answer.detail}</span>` : head?.where === "IN_FLIGHT" ? html`<span class="note">no answer yet</span>` : UNKNOWN;
+  answer ? html`<span title=${answer.excerpt || answer.detail}>${answered(answer)}</span>` : head?.where === "IN_FLIGHT" ? html`<span class="note">no answer yet</span>` : UNKNOWN;
 
 const nextAttempt = (one) => (one.state === "HELD" ? "held" : one.nextAttemptInMs === null ? UNKNOWN : `in ${span(one.nextAttemptInMs)}`);
 
@@ -56,7 +56,7 @@ export function Groups({ route }) {
   const [filters, setFilters] = useFilters(route);
   const { show, ...given } = filters;
   const list = usePages(`/monitoring/groups${query({ blocked: show === "all" ? "" : "true", ...given, limit: 50 })}`);
-  return html`<${Page} title="Groups" about="Messages of a group are delivered strictly one after the other. The longest blocked come first.">
+  return html`<${Page} title="Groups" about=${html`Messages of a group are delivered strictly one after the other. The longest blocked come first. Jobs and webhooks have <a href="#/jobs/groups">groups of their own</a>.`}>
     <${Filters} fields=${FIELDS} values=${filters} onChange=${setFilters} />
     <${List} list=${list} what="list of groups" caption="Groups" columns=${columns(list.reload)} keyOf=${(one) => `${one.pool} ${one.group}`}
       empty=${html`<${Empty} title=${show === "all" ? "No groups match" : "No group is blocked"} text=${show === "all" ? "The router has no messages of such a group at hand." : "Every group with messages moves, or waits for its turn."} />`} />

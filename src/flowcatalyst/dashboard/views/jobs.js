@@ -2,8 +2,8 @@
 import { act, query, useLoad, usePages } from "../api.js";
 import { html } from "../core.js";
 import { confirm, confirmAct } from "../dialogs.js";
-import { bytes, count, number, span } from "../format.js";
-import { Badge, complain, Empty, explain, Facts, Filters, Id, link, List, Page, Panel, Table, Text, Time, Trouble, Under, useFilters } from "../ui.js";
+import { bytes, count, number, span, words } from "../format.js";
+import { Address, Badge, complain, Empty, explain, Facts, Filters, Id, link, List, Loading, Page, Panel, Table, Text, Time, Trouble, Under, useFilters } from "../ui.js";
 
 const ROOT = "/api/dispatch-jobs";
 const FINISHED = ["COMPLETED", "CANCELLED", "EXPIRED"];
@@ -93,16 +93,16 @@ function One({ id }) {
   const { job, attempts, history, place, waitsFor, payload } = load.data ?? {};
   return html`<${Page} title="Job" about=${html`<a href="#/jobs">All jobs</a> · <span class="mono wrap">${id}</span>`}
     actions=${job && html`<a class="button" href=${explain(id, "JOB")}>Explain</a><${Buttons} job=${job} then=${load.reload} />`}>
-    <${Trouble} error=${load.error} what="such job" />
+    <${Trouble} error=${load.error} what="such job" /><${Loading} load=${load} />
     ${job && html`
       <section class="answer"><div class="line"><${Badge} word=${job.parked ? "PARKED" : job.status} /><span class="note">${job.code}</span></div>
         ${(waitsFor || job.lastError) && html`<p class="summary">${waitsFor || job.lastError}</p>`}</section>
       <div class="columns">
         <${Panel} title="Job"><${Facts} facts=${[
-          ["Target", html`<span class="mono wrap">${job.targetUrl}</span>`],
+          ["Target", html`<${Address} url=${job.targetUrl} whole />`],
           ["Subscription", job.subscription && html`<a href=${link("subscriptions", job.subscription)}>${job.subscription}</a>`],
           ["Pool", html`<a href=${link("pools", job.dispatchPoolCode)}>${job.dispatchPoolCode}</a>`],
-          ["Mode", job.mode],
+          ["Mode", words(job.mode)],
           ["Created", html`<${Time} at=${job.createdAt} />`],
           ["Scheduled for", job.scheduledFor && html`<${Time} at=${job.scheduledFor} />`],
           ["Next attempt", job.nextAttemptAt && html`<${Time} at=${job.nextAttemptAt} />`],
@@ -126,10 +126,10 @@ function One({ id }) {
 }
 
 const VERBS = {
-  "retry-head": ["Retry head", "Its first job is tried again at once.", ""],
-  "skip-head": ["Skip head", "Its first job is cancelled, and the group goes on with the next one.", "danger"],
-  hold: ["Hold", "Nothing of it starts until it is released; an attempt in flight ends as usual.", ""],
-  release: ["Release", "Its jobs start again.", ""],
+  "retry-head": ["Retry head", "Its first job is tried again at once.", "", (group) => `The first job of ${group} is tried again.`],
+  "skip-head": ["Skip head", "Its first job is cancelled, and the group goes on with the next one.", "danger", (group) => `The first job of ${group} is cancelled, and the group goes on.`],
+  hold: ["Hold", "Nothing of it starts until it is released; an attempt in flight ends as usual.", "", (group) => `Group ${group} is held.`],
+  release: ["Release", "Its jobs start again.", "", (group) => `Group ${group} goes on.`],
 };
 
 const groupColumns = (reload) => [
@@ -141,8 +141,8 @@ const groupColumns = (reload) => [
   { name: "Last error", title: "Why the latest attempt at the head failed", kind: "text", cell: (one) => one.head?.lastError || null },
   { name: "Actions", title: "What can be done about it", kind: "do", cell: (one) =>
     [one.head?.status === "ERROR" && "retry-head", one.head && "skip-head", one.heldSince ? "release" : "hold"].filter(Boolean).map((verb) => {
-      const [label, text, danger] = VERBS[verb];
-      const run = () => confirmAct({ title: `${label}: ${one.messageGroup}?`, text, button: label, danger: danger !== "", path: `/api/message-groups/${encodeURIComponent(one.messageGroup)}/${verb}`, said: () => `${label}: done.`, then: reload });
+      const [label, text, danger, done] = VERBS[verb];
+      const run = () => confirmAct({ title: `${label}: ${one.messageGroup}?`, text, button: label, danger: danger !== "", path: `/api/message-groups/${encodeURIComponent(one.messageGroup)}/${verb}`, said: () => done(one.messageGroup), then: reload });
       return html`<button class="small" key=${verb} onClick=${run}>${label}</button>`;
     }) },
 ];

@@ -5,7 +5,7 @@ import { html } from "../core.js";
 import { confirmAct } from "../dialogs.js";
 import { number, rate, span, words } from "../format.js";
 import { live, past } from "../live.js";
-import { Badge, Empty, Facts, link, List, Meter, Page, Panel, Stat, Trouble } from "../ui.js";
+import { Badge, Empty, Facts, link, List, Loading, Meter, Page, Panel, Stat, Trouble } from "../ui.js";
 
 const at = (pool, verb = "") => `/monitoring/pools/${encodeURIComponent(pool.code)}${verb}`;
 const stateOf = (pool) => (pool.pausedBy ? "PAUSED" : pool.draining ? "DRAINING" : "RUNNING");
@@ -61,7 +61,7 @@ function One({ code }) {
   const of = past.pools.get(code);
   const whole = (value) => number(value === null ? null : Math.round(value));
   if (!pool) {
-    return html`<${Page} title=${code}><${Trouble} error=${load.error} what="pools" />${load.data && html`<${Empty} title="There is no such pool" text="It may have been removed from the configuration." />`}<//>`;
+    return html`<${Page} title=${code}><${Trouble} error=${load.error} what="pools" /><${Loading} load=${load} />${load.data && html`<${Empty} title="There is no such pool" text="It may have been removed from the configuration." />`}<//>`;
   }
   const recent = pool.last5Minutes;
   return html`<${Page} title=${pool.code} about=${html`<a href="#/pools">All pools</a>`} actions=${html`<${Buttons} pool=${pool} then=${load.reload} />`}>

@@ -3,7 +3,7 @@ import { useLoad } from "../api.js";
 import { html } from "../core.js";
 import { confirmAct } from "../dialogs.js";
 import { number, span } from "../format.js";
-import { Badge, Facts, Id, Page, Panel, Table, Time, Trouble } from "../ui.js";
+import { Badge, Facts, Id, Loading, Page, Panel, Table, Time, Trouble } from "../ui.js";
 
 const SOURCES = [
   { name: "Source", title: "One place the configuration comes from", kind: "id", cell: (one) => html`<${Id} id=${one.url} />` },
@@ -20,7 +20,7 @@ export function Standby() {
   const config = useLoad("/monitoring/config", 5000);
   const now = status.data, sync = config.data;
   return html`<${Page} title="Standby and configuration" about="Which router is at work, and where its pools and queues come from.">
-    <${Trouble} error=${status.error ?? config.error} what="such status" />
+    <${Trouble} error=${status.error ?? config.error} what="such status" /><${Loading} load=${{ data: now && sync, error: status.error ?? config.error }} />
     <div class="columns">
       ${now && html`<${Panel} title="This router"><${Facts} facts=${[
         ["State", html`<${Badge} word=${now.state} />`],
@@ -30,14 +30,14 @@ export function Standby() {
         ["Since", now.since && html`<${Time} at=${now.since} />`],
         ["Fencing number", now.fencingNumber === null ? null : number(now.fencingNumber)],
         ["Last contact with the lock", now.secondsSinceContact === null ? null : `${span(now.secondsSinceContact * 1000)} ago`],
-        ["Trouble", now.lastError && html`<span class="wrong">${now.lastError}</span>`],
+        ["Last error", now.lastError && html`<span class="wrong">${now.lastError}</span>`],
       ]} /><//>`}
       ${sync && html`<${Panel} title="Configuration" actions=${sync.synced && html`<button class="small" onClick=${() => reload(config.reload)}>Fetch now …</button>`}><${Facts} facts=${[
         ["Comes from", sync.synced ? "config sync" : "the settings of this router"],
         ["Pools", number(sync.processingPools.length)],
         ["Queues", number(sync.queues.length)],
         ["Last success", sync.lastSuccessAt && html`<${Time} at=${sync.lastSuccessAt} />`],
-        ["Trouble", sync.lastError && html`<span class="wrong">${sync.lastError}</span>`],
+        ["Last error", sync.lastError && html`<span class="wrong">${sync.lastError}</span>`],
         ["Not used", sync.problems.length > 0 && sync.problems.join("; ")],
       ]} />
       <${Table} caption="Sources" columns=${SOURCES} rows=${sync.sources} keyOf=${(one) => one.url} /><//>`}

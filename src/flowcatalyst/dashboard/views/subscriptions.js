@@ -3,7 +3,7 @@ import { act, useLoad, usePages } from "../api.js";
 import { html } from "../core.js";
 import { confirm, confirmAct } from "../dialogs.js";
 import { number, span, words } from "../format.js";
-import { Badge, Empty, Facts, Id, link, List, Page, Panel, Text, Time, Trouble, Under } from "../ui.js";
+import { Address, Badge, Empty, Facts, link, List, Loading, Page, Panel, Text, Time, Trouble, Under } from "../ui.js";
 
 const ROOT = "/api/subscriptions";
 const at = (one, verb) => `${ROOT}/${encodeURIComponent(one.code)}/${verb}`;
@@ -29,7 +29,7 @@ const columns = (reload) => [
   { name: "Subscription", title: "Its code; the link shows it whole", kind: "id", cell: (one) => html`<a href=${link("subscriptions", one.code)} title=${one.name}>${one.code}</a><${Under}>${one.name}<//>` },
   { name: "Status", title: "PAUSED: its jobs wait", kind: "word", cell: (one) => html`<${Badge} word=${one.status} />` },
   { name: "Event types", title: "Which events it wants", kind: "text", cell: (one) => html`<span class="mono">${types(one)}</span>` },
-  { name: "Target", title: "Where its webhooks go, without the query, and through which pool", kind: "id", cell: (one) => html`<${Id} id=${one.targetUrl} /><${Under}><a href=${link("pools", one.dispatchPoolCode)}>${one.dispatchPoolCode}</a><//>` },
+  { name: "Target", title: "Where its webhooks go, without the query, and through which pool", kind: "address", cell: (one) => html`<${Address} url=${one.targetUrl} /><${Under}><a href=${link("pools", one.dispatchPoolCode)}>${one.dispatchPoolCode}</a><//>` },
   { name: "Mode", title: "What a failure means for its group", kind: "word", cell: (one) => words(one.mode) },
   { name: "Note", title: "Why its webhooks cannot be sent as they should", kind: "text", cell: (one) => (one.problem ? html`<span class="wrong">${one.problem}</span>` : one.note) },
   { name: "Actions", title: "Pause it, or try it", kind: "do", cell: (one) => html`<${Buttons} one=${one} then=${reload} small="small" />` },
@@ -46,16 +46,16 @@ function One({ code }) {
   const load = useLoad(`${ROOT}/${encodeURIComponent(code)}`, 5000);
   const one = load.data;
   return html`<${Page} title=${code} about=${html`<a href="#/subscriptions">All subscriptions</a>`} actions=${one && html`<a class="button" href=${`#/jobs?subscription=${encodeURIComponent(code)}`}>Its jobs</a><${Buttons} one=${one} then=${load.reload} />`}>
-    <${Trouble} error=${load.error} what="such subscription" />
+    <${Trouble} error=${load.error} what="such subscription" /><${Loading} load=${load} />
     ${one && html`<div class="columns">
       <${Panel} title="Subscription"><${Facts} facts=${[
         ["Name", one.name],
         ["Status", html`<${Badge} word=${one.status} />`],
-        ["Target", html`<span class="mono wrap">${one.targetUrl}</span>`],
+        ["Target", html`<${Address} url=${one.targetUrl} whole />`],
         ["Event types", html`<span class="mono wrap">${types(one)}</span>`],
-        ["Mode", one.mode],
+        ["Mode", words(one.mode)],
         ["Pool", html`<a href=${link("pools", one.dispatchPoolCode)}>${one.dispatchPoolCode}</a>`],
-        ["Trouble", one.problem && html`<span class="wrong">${one.problem}</span>`],
+        ["Last error", one.problem && html`<span class="wrong">${one.problem}</span>`],
         ["Note", one.note],
       ]} /><//>
       <${Panel} title="Terms"><${Facts} facts=${[

@@ -1,23 +1,54 @@
 """What a person does to a router, kept and noted: the act itself is `router.acting`."""
 
+import asyncio
+from contextlib import suppress
 from typing import Final
+from urllib.parse import quote
 
 from flowcatalyst.control import stored_messages
 from flowcatalyst.control.audit import Actor, AuditAction
 from flowcatalyst.control.dead_letters import DeadLetter
 from flowcatalyst.control.view import RouterView
+from flowcatalyst.core.errors import FlowCatalystError, QueueUnavailableError, StorageError
 from flowcatalyst.core.message import Delivery
 from flowcatalyst.queues.front import GroupInHandError
+from flowcatalyst.queues.inspection import inspectable
 from flowcatalyst.router.acting import Done, Found
 from flowcatalyst.router.blocked import FailedMessage
 from flowcatalyst.router.pauses import PauseKind
 
 OUT_OF_HAND_S: Final = 2.0  # longer than it takes to put something in front
+ANSWER_WITHIN_S: Final = 2.0
 _PAUSED: Final = {
     PauseKind.POOL: (AuditAction.PAUSE, AuditAction.RESUME, "pool"),
     PauseKind.ENDPOINT: (AuditAction.PAUSE, AuditAction.RESUME, "endpoint"),
     PauseKind.GROUP: (AuditAction.GROUP_HOLD, AuditAction.GROUP_RELEASE, "group"),
 }
+
+
+class JobGroupError(FlowCatalystError):
+    """A group of dispatch jobs is held and released in the store of its jobs."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"all that is known of group {group!r} are dispatch jobs: hold and release them by "
+            f"POST /api/message-groups/{quote(group, safe='')}/hold and /release"
+        )
+
+
+async def check_holds_messages(app: RouterView, group: str) -> None:
+    """Raise `JobGroupError` if a hold could only be meant for dispatch jobs. Storage that does not answer keeps nobody
+    from holding a group."""
+    if app.jobs is None or group in app.engine.pauses.groups or app.engine.acts.has_messages(group):
+        return
+    with suppress(QueueUnavailableError, StorageError, TimeoutError):
+        async with asyncio.timeout(ANSWER_WITHIN_S):
+            if "\0" in group or not (await app.jobs.group(group)).jobs:
+                return
+            for queue in inspectable(app.engine.queues.values()):
+                if group in await queue.look_at([group]):
+                    return
+            raise JobGroupError(group)
 
 
 async def pause(app: RouterView, kind: PauseKind, name: str, actor: Actor) -> None:

@@ -70,6 +70,13 @@ class Acts:
         blocking = (one for one in failed if one.group == group and one.blocks and code in (None, one.pool))
         return min(blocking, key=lambda one: one.since, default=None)
 
+    def has_messages(self, group: str) -> bool:
+        """Whether the router has a message of it that is no dispatch job, or remembers one that failed."""
+        here = (found for pool in self._pools() if (found := pool.group(group)) is not None)
+        if any(one is not None and one.terms is None for found in here for one in (found.busy, *found)):
+            return True
+        return any(one.group == group for one in self._failed.by_message.values())
+
     def pool_of(self, delivery: Delivery) -> Pool | None:
         return next((pool for pool in self._pools() if pool.code == delivery.pool and pool.has(delivery)), None)
 

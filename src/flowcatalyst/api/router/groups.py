@@ -84,6 +84,7 @@ async def hold_router_group(request: Request[Any, Any, Any], app: TheApp, group:
     flight ends as usual. Other groups are not touched.
     """
     name = name_of(group)
+    await acting.check_holds_messages(app, name)
     await acting.pause(app, PauseKind.GROUP, name, actor_of(request))
     return await _done(app, Done(True, f"group {name} is held: nothing of it starts until it is released"), name)
 
@@ -97,6 +98,7 @@ async def hold_router_group(request: Request[Any, Any, Any], app: TheApp, group:
 async def release_router_group(request: Request[Any, Any, Any], app: TheApp, group: GroupName) -> DoneView:
     """Its messages start again, in order."""
     name = name_of(group)
+    await acting.check_holds_messages(app, name)
     was_held = await acting.resume(app, PauseKind.GROUP, name, actor_of(request))
     text = f"group {name} goes on" if was_held else f"nobody held group {name}"
     return await _done(app, Done(was_held, text), name)

@@ -9,7 +9,7 @@ from flowcatalyst.router.acting import Done
 from flowcatalyst.router.blocked import FailedMessage
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.pauses import PauseKind
-from tests.support.rig import ERROR_500, UNREACHABLE, Rig, outgoing, outgoings
+from tests.support.rig import ERROR_500, UNREACHABLE, RecordingQueue, Rig, outgoing, outgoings
 from tests.support.virtual_loop import until
 
 pytestmark = pytest.mark.virtual_time
@@ -263,6 +263,26 @@ async def test_a_paused_pool_starts_and_receives_nothing_and_another_one_goes_on
         assert await rig.acts.resume(PauseKind.POOL, DEFAULT_POOL)
         await rig.until_empty()
         assert rig.endpoint.started == ["o1", "m1", "m2"]
+
+
+@pytest.mark.parametrize("selects_pools", [True, False])
+async def test_messages_of_a_paused_pool_wait_although_it_is_configured_no_more(selects_pools: bool) -> None:
+    rig = Rig(latency_s=0.0, default=PoolLimits(concurrency=10), SMALL=PoolLimits(concurrency=1))
+    rig.queue = RecordingQueue("q", rig.clock, selects_pools=selects_pools)
+    await rig.publish(outgoing("o1", "h"))
+    async with rig:
+        rig.acts.pause(PauseKind.POOL, "SMALL", "ann")
+        rig.router.apply({DEFAULT_POOL: PoolLimits(concurrency=10)})
+        await rig.publish(*[outgoing(name, pool="SMALL") for name in ("m1", "m2")], outgoing("o2", "h"))
+        await asyncio.sleep(100.0)
+        assert rig.endpoint.started == ["o1", "o2"]
+        found = rig.acts.find("m1")
+        assert (found is None) is selects_pools  # nothing is asked for where that can be said
+        if found is not None:
+            assert rig.pool.explain(found).what == "pool SMALL to be resumed: ann paused it"
+        await rig.acts.resume(PauseKind.POOL, "SMALL")
+        assert await rig.until_empty() < 101.0
+        assert rig.endpoint.started == ["o1", "o2", "m1", "m2"]
 
 
 async def test_a_paused_endpoint_gets_nothing_and_its_messages_spend_no_attempt() -> None:

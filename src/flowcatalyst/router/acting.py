@@ -7,13 +7,13 @@ from typing import Final
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError
-from flowcatalyst.core.message import Delivery
+from flowcatalyst.core.message import DEFAULT_POOL, Delivery
 from flowcatalyst.core.targets import endpoint_of, origin_of
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.router.blocked import FailedMessage, FailedMessages
 from flowcatalyst.router.cause import Cause
 from flowcatalyst.router.explain import Wait
-from flowcatalyst.router.pauses import HELD_GROUPS, Pause, PauseKind, Pauses, Stop
+from flowcatalyst.router.pauses import HELD_GROUPS, Pause, PauseKind, Pauses, Stop, gate_of_endpoint, gate_of_pool
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.skips import Skips
 from flowcatalyst.router.tracker import InFlightTracker
@@ -83,7 +83,9 @@ class Acts:
     def stop_of(self, one: FailedMessage) -> Stop | None:
         """Whom one that waits in its queue would wait for there, or here."""
         target = None if one.pointer is None else one.pointer.mediation_target
-        return self._pauses.stop_of(one.pool, one.group, target, endpoint_of, origin_of)
+        named = one.pool if one.pointer is None else one.pointer.pool_code or DEFAULT_POOL
+        code = named if named in self._pauses.pools else one.pool
+        return self._pauses.stop_of(code, one.group, target, endpoint_of, origin_of)
 
     # Messages
 
@@ -110,8 +112,8 @@ class Acts:
         if isinstance(found, FailedMessage):
             self._skips.add(found.broker_id, f"{reason}; last: {found.detail}")
             retried = await self._show(found)
-            if retried.done and found.pool in self._pauses.pools:
-                return Done(True, f"message {found.message_id} becomes a dead letter when pool {found.pool} is resumed")
+            if retried.done and (stop := self.stop_of(found)) is not None and stop.kind is PauseKind.POOL:
+                return Done(True, f"message {found.message_id} becomes a dead letter when pool {stop.name} is resumed")
             if retried.done:
                 return Done(True, f"message {found.message_id} becomes a dead letter now")
             when = f"message {found.message_id} becomes a dead letter when its queue shows it again"
@@ -128,7 +130,7 @@ class Acts:
         self._skips.add(found.broker_id, found.skip)
         if wait.under_way:
             return Done(True, f"an attempt of {name} is under way: if that fails it becomes a dead letter")
-        if wait.cause is Cause.POOL_PAUSED:
+        if wait.cause is Cause.POOL_PAUSED and pool.paused:
             return Done(True, f"{name} becomes a dead letter when pool {pool.code} is resumed")
         if wait.first is not None:
             return Done(True, f"{name} becomes a dead letter when its turn comes, after message {wait.behind}")
@@ -204,8 +206,11 @@ class Acts:
         for pool in self._pools():
             if kind is PauseKind.POOL and pool.code == name:
                 pool.resume()
+            elif kind is PauseKind.POOL:
+                pool.resume_gate(gate_of_pool(name))
+                pool.admission.tell()  # what names it may come here, if no pool is called so
             elif kind is PauseKind.ENDPOINT:
-                pool.resume_endpoint(name)
+                pool.resume_gate(gate_of_endpoint(name))
             elif kind is PauseKind.GROUP and (group := pool.group(name)) is not None and group.gate == HELD_GROUPS:
                 for delivery in list(group)[:1]:
                     pool.hurry(delivery)

@@ -21,7 +21,6 @@ from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.groups import GroupScheduler
 from flowcatalyst.router.judge import Judge
 from flowcatalyst.router.limits import PoolLimits
-from flowcatalyst.router.pauses import gate_of_endpoint
 from flowcatalyst.router.pool_state import PoolState
 from flowcatalyst.router.pool_tools import PoolTools
 from flowcatalyst.router.rate import SlidingWindow
@@ -106,9 +105,8 @@ class Pool(PoolState):
         self._pump_soon()
         self._tell_capacity()
 
-    def resume_endpoint(self, name: str) -> None:
-        """All that waited for a person at this endpoint or origin may start."""
-        gate = gate_of_endpoint(name)
+    def resume_gate(self, gate: str) -> None:
+        """All that waited for a person there may start."""
         self._scheduler.open(gate, len(self._scheduler.gates.get(gate, ())))
         self._pump_soon()
 

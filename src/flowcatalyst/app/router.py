@@ -310,6 +310,7 @@ class App:
     async def _at_work_now(self) -> AsyncIterator[None]:
         """One primary session: poll, deliver and settle from here to the end of the block, then drain."""
         async with self._changing:
+            await self.pause_store.refresh()
             self.engine = engine = self._new_engine()
             polled = {name: config for name, config in self.config.queues.items() if config.polled}
             opened = {name: await self.factory.open(config) for name, config in polled.items()}

@@ -5,7 +5,7 @@ their pool go on: their messages wait at a *gate* (`GroupScheduler.gates`), take
 messages that name a paused pool and are in another one, as when their own is configured no more.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -73,6 +73,14 @@ class Pauses:
         known = self.of_kind(kind).setdefault(name, pause)
         self.gates_closed = bool(self.pools or self.endpoints or self.groups)
         return known
+
+    def replace(self, pauses: Mapping[tuple[PauseKind, str], Pause]) -> None:
+        """These are in force, and no others."""
+        for kind in PauseKind:
+            self.of_kind(kind).clear()
+        self.gates_closed = False
+        for (kind, name), pause in pauses.items():
+            self.add(kind, name, pause)
 
     def remove(self, kind: PauseKind, name: str) -> bool:
         """Whether there was one."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from flowcatalyst.app.router import App
 from flowcatalyst.core.message import Delivery, Reject
 from flowcatalyst.dispatch.store.sqlite_queue import SqliteJobQueue
 from flowcatalyst.queues.embedded.queue import EmbeddedQueue
@@ -21,7 +22,11 @@ from tests.mutants.mutant import Bugs, instead_of
 
 BUGS: Final = Bugs()
 ACTS: Final = "tests/integration/acting_test.py"
+GROUPS: Final = "tests/integration/group_order_test.py::TestSeveralQueuesFeedOneGroup"
 DROPPED: Final = "test_messages_of_a_paused_pool_wait_although_it_is_configured_no_more"
+AWAY: Final = "test_a_pool_that_was_paused_for_long_still_waits_for_a_head_that_another_queue_has_to_show"
+STANDBY: Final = "tests/api/standby_test.py"
+ANEW: Final = "test_a_primary_session_begins_with_what_another_process_was_told_meanwhile"
 JOB_GROUPS: Final = "tests/api/message_groups_test.py"
 LETS_NONE_GO: Final = "test_a_release_of_messages_lets_no_jobs_of_a_group_of_that_name_go[sqlite]"
 NameOf = Callable[[str], str]
@@ -34,6 +39,26 @@ def _() -> None:
     @instead_of(Pool, "resume")
     def resume(original: Any, self: Any) -> None:
         self.paused = False
+
+
+@BUGS.add("a pool that is resumed does not wait for what was away for longer than its pause", test=f"{GROUPS}::{AWAY}")
+def _() -> None:
+    @instead_of(Pool, "resume")
+    def resume(original: Any, self: Any) -> None:
+        self.paused = False
+        self._pump_soon()
+        self._tell_capacity()
+
+
+@BUGS.add("a standby goes by the pauses and skips that it read when it was started", test=f"{STANDBY}::{ANEW}")
+def _() -> None:
+    @instead_of(App, "_at_work_now")
+    def at_work_now(original: Any, self: Any) -> Any:
+        async def refresh() -> None:
+            """It knows all that it was told itself."""
+
+        self.pause_store.refresh = refresh
+        return original(self)
 
 
 @BUGS.add("a paused pool fills the slots that are free")

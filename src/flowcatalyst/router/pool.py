@@ -101,7 +101,10 @@ class Pool(PoolState):
         self.paused = True
 
     def resume(self) -> None:
-        self.paused = False
+        self.paused, back_by = False, self._now() + policy.RETURN_GRACE_S
+        for away in list(self._scheduler.awaited):  # nothing was received meanwhile: it could not come back
+            if (self._scheduler.place_of(away).held_until or 0.0) < back_by:
+                self._scheduler.wait_longer(away, back_by)
         self._pump_soon()
         self._tell_capacity()
 

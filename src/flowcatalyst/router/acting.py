@@ -202,6 +202,13 @@ class Acts:
 
     async def resume(self, kind: PauseKind, name: str) -> bool:
         """Whether it was paused."""
+        was_paused = self.let_go(kind, name)
+        if was_paused and kind is PauseKind.GROUP:
+            await self.show_group(name)
+        return was_paused
+
+    def let_go(self, kind: PauseKind, name: str) -> bool:
+        """The same, but for what waits in queues: that is for `show_group`."""
         was_paused = self._pauses.remove(kind, name)
         for pool in self._pools():
             if kind is PauseKind.POOL and pool.code == name:
@@ -214,13 +221,13 @@ class Acts:
             elif kind is PauseKind.GROUP and (group := pool.group(name)) is not None and group.gate == HELD_GROUPS:
                 for delivery in list(group)[:1]:
                     pool.hurry(delivery)
-        if kind is PauseKind.GROUP and was_paused:
-            await self._show_group(name)
         return was_paused
 
-    async def _show_group(self, group: str) -> None:
+    async def show_group(self, group: str) -> None:
         """What waits in its queue, because its pool was full or because it failed, need not wait any more."""
         for queue in list(self._queues.values()):
+            if group in self._pauses.groups:
+                return  # held again
             if queue.capabilities.hurries and queue.capabilities.selects_pools:
                 try:
                     shown = await queue.hurry(Delivery("", None, "", group))

@@ -60,6 +60,9 @@ class Pauses:
     def __repr__(self) -> str:
         return f"<Pauses {' '.join(f'{kind}:{name}' for kind, name, _ in self) or 'none'}>"
 
+    def __len__(self) -> int:
+        return len(self.pools) + len(self.endpoints) + len(self.groups)
+
     def __iter__(self) -> Iterator[tuple[PauseKind, str, Pause]]:
         for kind in PauseKind:
             for name, pause in self.of_kind(kind).items():

@@ -321,3 +321,31 @@ async def test_hundreds_of_held_groups_do_not_keep_a_mended_endpoint_waiting() -
     async with rig:
         await until(lambda: len(rig.endpoint.starts) == 40)
         assert rig.clock.monotonic() < 10.0
+
+
+# In front of a group
+
+
+async def test_a_group_whose_head_is_in_flight_is_not_returned_to_its_queue() -> None:
+    rig = Rig(latency_s=5.0)
+    await rig.publish(*outgoings(["m1", "m2", "m3"]))
+    async with rig:
+        await rig.until_started(1)
+        assert not await rig.acts.return_group("g", "q", 2.0)
+        assert rig.queue.nacked == []
+        await rig.until_empty()
+
+
+async def test_only_what_came_from_the_queue_of_a_letter_is_returned_to_it() -> None:
+    rig = Rig(latency_s=0.0)
+    rig.acts.pause(PauseKind.GROUP, "g", "ann")
+    await rig.publish(*outgoings(["m1", "m2"]))
+    async with rig:
+        await until(lambda: len(rig.tracker) == 2)
+        await asyncio.sleep(0.1)
+        assert not await rig.acts.return_group("g", "another", 2.0)
+        assert rig.queue.nacked == []
+        assert await rig.acts.return_group("g", "q", 2.0)
+        assert rig.queue.nacked == [("m1", 2.0), ("m2", 2.0)]
+        await rig.acts.resume(PauseKind.GROUP, "g")
+        await rig.until_empty()

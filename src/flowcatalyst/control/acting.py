@@ -130,7 +130,7 @@ async def replay(app: RouterView, letter: DeadLetter, *, target: str | None, in_
     try:
         await app.dead_letters.replay(letter, app.queues, target=target, in_front=in_front)
     except GroupInHandError:
-        if letter.group is None or not await app.engine.acts.return_group(letter.group, OUT_OF_HAND_S):
+        if letter.group is None or not await app.engine.acts.return_group(letter.group, letter.queue, OUT_OF_HAND_S):
             raise
         await app.dead_letters.replay(letter, app.queues, target=target, in_front=in_front)
 

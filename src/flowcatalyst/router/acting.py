@@ -167,9 +167,12 @@ class Acts:
 
     # Pools, endpoints, groups
 
-    async def return_group(self, group: str, seconds: float) -> bool:
-        """Nack what waits here of a group, to be shown again after so many seconds, in order; whether its queue was
-        told within `RETURN_WITHIN_S`. What is in flight stays."""
+    async def return_group(self, group: str, queue: str, seconds: float) -> bool:
+        """Nack what waits here of a group of a queue, to be shown again after so many seconds, in order; whether the
+        queue was told within `RETURN_WITHIN_S`. Nothing is, if one of it is in flight: its queue keeps the rest then."""
+        busy = (found.busy for pool in self._pools() if (found := pool.group(group)) is not None)
+        if any(one is not None and one.source.name == queue for one in busy):
+            return False
         told, left = asyncio.Event(), 0
 
         def one_told() -> None:
@@ -179,8 +182,8 @@ class Acts:
                 told.set()
 
         for pool in self._pools():
-            waiting = [one for one in pool.group(group) or () if one.returns_in_order]
-            for first in {one.source: one for one in reversed(waiting)}.values():  # of each queue
+            waiting = (one for one in pool.group(group) or () if one.returns_in_order and one.source.name == queue)
+            if (first := next(waiting, None)) is not None:
                 left += pool.release(first, recalled=True, told=one_told, delay_s=seconds)
         if not left:
             return False

@@ -169,7 +169,7 @@ class Acts:
 
     async def return_group(self, group: str, queue: str, seconds: float) -> bool:
         """Nack what waits here of a group of a queue, to be shown again after so many seconds, in order; whether the
-        queue was told within `RETURN_WITHIN_S`. Nothing is, if one of it is in flight: its queue keeps the rest then."""
+        queue was told within `RETURN_WITHIN_S`. Nothing is, if one of it is in flight: nothing gets before that."""
         busy = (found.busy for pool in self._pools() if (found := pool.group(group)) is not None)
         if any(one is not None and one.source.name == queue for one in busy):
             return False

@@ -17,6 +17,10 @@ async def set_writable(router: Running, *, writable: bool) -> None:
     await router.app.pause_store.writer.read_in_turn(lambda connection: connection.execute(pragma).fetchall())
 
 
+def is_paused(router: Running) -> bool:
+    return router.app.router.pools["DEFAULT-POOL"].paused
+
+
 async def audited(router: Running, action: str) -> list[dict[str, Any]]:
     entries = (await router.client.get(f"/monitoring/audit?action={action}")).json
     found: list[dict[str, Any]] = entries["items"] if isinstance(entries, dict) else entries
@@ -50,10 +54,10 @@ async def test_a_pause_that_cannot_be_kept_is_in_force_and_says_until_when(route
     await set_writable(router, writable=False)
     paused = await router.client.post("/monitoring/pools/DEFAULT-POOL/pause")
     paused.assert_problem(503, "pool DEFAULT-POOL is paused until", "this router is restarted")
-    assert router.app.router.pools["DEFAULT-POOL"].paused
+    assert is_paused(router)
     resumed = await router.client.post("/monitoring/pools/DEFAULT-POOL/resume")
     resumed.assert_problem(503, "pool DEFAULT-POOL goes on", "may be paused again when this router is restarted")
-    assert not router.app.router.pools["DEFAULT-POOL"].paused
+    assert not is_paused(router)
     assert len(await audited(router, "pause")) == len(await audited(router, "resume")) == 1
 
 

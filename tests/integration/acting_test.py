@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from flowcatalyst.core.message import DEFAULT_POOL, DispatchMode, Settled
+from flowcatalyst.core.message import DEFAULT_POOL, Delivery, DispatchMode, Settled
 from flowcatalyst.router.acting import Done
 from flowcatalyst.router.blocked import FailedMessage
 from flowcatalyst.router.limits import PoolLimits
@@ -278,7 +278,7 @@ async def test_messages_of_a_paused_pool_wait_although_it_is_configured_no_more(
         assert rig.endpoint.started == ["o1", "o2"]
         found = rig.acts.find("m1")
         assert (found is None) is selects_pools  # nothing is asked for where that can be said
-        if found is not None:
+        if isinstance(found, Delivery):
             assert rig.pool.explain(found).what == "pool SMALL to be resumed: ann paused it"
         await rig.acts.resume(PauseKind.POOL, "SMALL")
         assert await rig.until_empty() < 101.0

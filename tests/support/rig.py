@@ -161,7 +161,7 @@ class Rig:
         )
         tools = self.tools
         self.router = Router(
-            self.tracker, self.warnings, lambda code, limits: Pool(code, limits, tools), tools.pauses.pools
+            self.tracker, self.warnings, lambda code, limits: Pool(code, limits, self.tools), tools.pauses.pools
         )
         self.acts = Acts(
             self.tracker,

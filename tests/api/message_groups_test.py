@@ -117,3 +117,25 @@ async def test_each_action_on_a_group_is_audited_with_its_name(jobs: Dispatching
     assert told["job_cancel"] == (f"job {jobs.ids['1']}", "first of group account:123")
     actions = [one["action"] for one in (await jobs.whole("1"))["history"]]
     assert actions[-1] == "cancel"
+
+
+@pytest.mark.parametrize("act", ["hold", "release"])
+async def test_a_group_of_jobs_alone_is_refused_where_messages_are_held(jobs: Dispatching, act: str) -> None:
+    await jobs.blocked("1", "2", group="order:1")
+    answer = await jobs.client.post(f"/monitoring/groups/order:1/{act}")
+    answer.assert_problem(409, "dispatch jobs", "POST /api/message-groups/order%3A1/hold")
+    assert not jobs.running.app.pauses.groups
+
+
+async def test_a_release_of_messages_lets_no_jobs_of_a_group_of_that_name_go(jobs: Dispatching) -> None:
+    await jobs.client.post("/monitoring/groups/g/hold")  # no job of it was made yet
+    await jobs.blocked("1", "2", group="g")
+    await jobs.client.post(f"{GROUPS}/h/hold")
+    await jobs.create("3", messageGroup="h", mode=BLOCK)
+    for group in "gh":
+        await jobs.client.post(f"/monitoring/groups/{group}/hold")
+        await jobs.client.post(f"/monitoring/groups/{group}/release")
+    await jobs.create("other")
+    await jobs.until("other", "COMPLETED")
+    assert [await jobs.status(name) for name in ("1", "2", "3")] == ["ERROR", "PENDING", "PENDING"]
+    assert jobs.endpoint.started == ["1", "other"]

@@ -1,8 +1,12 @@
 from datetime import UTC, datetime
+from pathlib import Path
 
+from flowcatalyst.control.pause_store import PauseStore
 from flowcatalyst.control.standby import StandbyState
+from flowcatalyst.router.pauses import Pause, PauseKind, Pauses
+from flowcatalyst.router.skips import Skips
 from tests.api.resting import resting_standby
-from tests.api.running import Running, on_idle_router
+from tests.api.running import Running, on_idle_router, run_router
 
 PATH = "/monitoring/standby-status"
 
@@ -51,3 +55,17 @@ async def test_a_lock_that_was_never_reached_is_told_with_the_reason(router: Run
     found = (await router.client.get(PATH)).json
     assert found["lastError"] == "Redis refuses the connection"
     assert (found["holder"], found["secondsSinceContact"]) == (None, None)
+
+
+async def test_a_primary_session_begins_with_what_another_process_was_told_meanwhile(tmp_path: Path) -> None:
+    """A standby reads the file that it shares when it takes over, not only when it starts."""
+    async with run_router(tmp_path, enabled=False) as standby:
+        app, pauses = standby.app, Pauses()
+        other = PauseStore(tmp_path / "pauses.db", pauses, Skips())
+        await other.open()
+        await other.put(PauseKind.POOL, "DEFAULT-POOL", Pause("ann", 1.0))
+        await other.put_skip("b-1", "skipped by ann")
+        await other.close()
+        async with app._at_work_now():
+            assert app.router.pools["DEFAULT-POOL"].paused
+            assert app.engine.skips.find("b-1") == "skipped by ann"

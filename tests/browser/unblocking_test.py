@@ -88,7 +88,9 @@ async def test_a_group_is_held_and_released(tmp_path: Path, browser: Browser) ->
         row = page.get_by_role("row", name="order:7")
         await row.get_by_role("button", name="Hold").click()
         await confirmed(page, "Hold")
-        await said(page, "Group order:7 is held: nothing of it starts until it is released.")
+        await said(
+            page, "Group order:7 is held: nothing of it starts until it is released, but for IMMEDIATE messages."
+        )
         assert "order:7" in router.app.engine.pauses.groups
         moody.refuses = False
         await row.get_by_role("button", name="Release").click()

@@ -1,5 +1,6 @@
 """The part of the suite of job stores about groups: lists, holds and figures."""
 
+from flowcatalyst.core.message import Delivery
 from flowcatalyst.dispatch.job import Status
 from flowcatalyst.dispatch.store.contract import GROUP_SIZES, Action, Cancel, Change, GroupState, JobStore, Retry
 from tests.conformance.job_bench import BLOCK, IMMEDIATE, NEXT, PARKED, JobBench, names, take
@@ -184,6 +185,22 @@ class JobGroupSuite:
         assert await store.release("a", "ann") == released
         assert await store.release("nobody", "ann") == GroupState("nobody", 0, None)
         assert names(await take(store)) == ["a1"]
+
+    async def test_a_queue_of_jobs_cannot_be_told_to_hurry(self, bench: JobBench) -> None:
+        """A hold, the wait of a job for a person and its backoff end by an act on the job or its group, and so only."""
+        store = await bench.store()
+        assert not store.queue.capabilities.hurries
+        await bench.create(store, "a1", "a2", mode=BLOCK)
+        await bench.fail_first(store, "a1", PARKED)
+        await bench.create(store, "b1", "b2", mode=BLOCK)
+        await bench.fail_first(store, "b1", 1000)
+        await bench.create(store, "c1", mode=BLOCK)
+        await store.hold("c", "ann")
+        for group in "abc":
+            assert not await store.queue.hurry(Delivery("", None, "", group))
+        assert await take(store) == []
+        assert [(await store.find(name)).status for name in ("a1", "b1")] == [Status.ERROR, Status.ERROR]
+        assert (await store.group("c")).held_by == "ann"
 
     # Figures
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowcatalyst.core.errors import QueueUnavailableError
-from flowcatalyst.core.message import DispatchMode, Settled
+from flowcatalyst.core.message import Delivery, DispatchMode, Settled
 from flowcatalyst.dispatch.job import Status
 from flowcatalyst.dispatch.pausing import Cancelled, cancel_all
 from flowcatalyst.dispatch.store.contract import (
@@ -55,6 +55,13 @@ async def create(
 
 
 class PauseSuite:
+    async def test_a_pause_does_not_end_because_a_queue_is_told_to_hurry(self, bench: JobBench) -> None:
+        store = await bench.platform()
+        await create(bench, store, "a1", "a2")
+        await pause(store)
+        assert not await store.queue.hurry(Delivery("", None, "", "a"))
+        assert await take(store) == []
+
     @pytest.mark.parametrize("mode", [IMMEDIATE, NEXT, BLOCK])
     async def test_jobs_of_a_paused_subscription_wait_and_go_on_in_order(
         self, bench: JobBench, mode: DispatchMode

@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from flowcatalyst.core.message import DEFAULT_POOL, DispatchMode, Settled
+from flowcatalyst.core.message import DEFAULT_POOL, Delivery, DispatchMode, Settled
 from flowcatalyst.router.acting import Done
 from flowcatalyst.router.blocked import FailedMessage
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.pauses import PauseKind
-from tests.support.rig import ERROR_500, UNREACHABLE, Rig, outgoing, outgoings
+from tests.support.rig import ERROR_500, UNREACHABLE, RecordingQueue, Rig, outgoing, outgoings
 from tests.support.virtual_loop import until
 
 pytestmark = pytest.mark.virtual_time
@@ -265,6 +265,26 @@ async def test_a_paused_pool_starts_and_receives_nothing_and_another_one_goes_on
         assert rig.endpoint.started == ["o1", "m1", "m2"]
 
 
+@pytest.mark.parametrize("selects_pools", [True, False])
+async def test_messages_of_a_paused_pool_wait_although_it_is_configured_no_more(selects_pools: bool) -> None:
+    rig = Rig(latency_s=0.0, default=PoolLimits(concurrency=10), SMALL=PoolLimits(concurrency=1))
+    rig.queue = RecordingQueue("q", rig.clock, selects_pools=selects_pools)
+    await rig.publish(outgoing("o1", "h"))
+    async with rig:
+        rig.acts.pause(PauseKind.POOL, "SMALL", "ann")
+        rig.router.apply({DEFAULT_POOL: PoolLimits(concurrency=10)})
+        await rig.publish(*[outgoing(name, pool="SMALL") for name in ("m1", "m2")], outgoing("o2", "h"))
+        await asyncio.sleep(100.0)
+        assert rig.endpoint.started == ["o1", "o2"]
+        found = rig.acts.find("m1")
+        assert (found is None) is selects_pools  # nothing is asked for where that can be said
+        if isinstance(found, Delivery):
+            assert rig.pool.explain(found).what == "pool SMALL to be resumed: ann paused it"
+        await rig.acts.resume(PauseKind.POOL, "SMALL")
+        assert await rig.until_empty() < 101.0
+        assert rig.endpoint.started == ["o1", "o2", "m1", "m2"]
+
+
 async def test_a_paused_endpoint_gets_nothing_and_its_messages_spend_no_attempt() -> None:
     rig = Rig(latency_s=0.0)
     await rig.publish(*outgoings(["m1", "m2"]), outgoing("o1", "h", target="http://endpoint.test/other"))
@@ -301,3 +321,31 @@ async def test_hundreds_of_held_groups_do_not_keep_a_mended_endpoint_waiting() -
     async with rig:
         await until(lambda: len(rig.endpoint.starts) == 40)
         assert rig.clock.monotonic() < 10.0
+
+
+# In front of a group
+
+
+async def test_a_group_whose_head_is_in_flight_is_not_returned_to_its_queue() -> None:
+    rig = Rig(latency_s=5.0)
+    await rig.publish(*outgoings(["m1", "m2", "m3"]))
+    async with rig:
+        await rig.until_started(1)
+        assert not await rig.acts.return_group("g", "q", 2.0)
+        assert rig.queue.nacked == []
+        await rig.until_empty()
+
+
+async def test_only_what_came_from_the_queue_of_a_letter_is_returned_to_it() -> None:
+    rig = Rig(latency_s=0.0)
+    rig.acts.pause(PauseKind.GROUP, "g", "ann")
+    await rig.publish(*outgoings(["m1", "m2"]))
+    async with rig:
+        await until(lambda: len(rig.tracker) == 2)
+        await asyncio.sleep(0.1)
+        assert not await rig.acts.return_group("g", "another", 2.0)
+        assert rig.queue.nacked == []
+        assert await rig.acts.return_group("g", "q", 2.0)
+        assert rig.queue.nacked == [("m1", 2.0), ("m2", 2.0)]
+        await rig.acts.resume(PauseKind.GROUP, "g")
+        await rig.until_empty()

@@ -92,30 +92,29 @@ async def test_a_full_disk_is_told_once_and_so_is_that_there_is_space_again(tmp_
             assert actions == ["storage_failed", "storage_recovered"]
 
 
-async def test_what_cannot_be_kept_is_not_paused_or_resumed_and_says_so(tmp_path: Path) -> None:
+async def test_what_cannot_be_kept_is_in_force_until_a_restart_and_says_so(tmp_path: Path) -> None:
     async with (
         asyncio.timeout(PATIENCE_S),
         router_process(tmp_path, Waits(more=ONE_FILE)) as router,
         aiohttp.ClientSession(router.url) as session,
     ):
-        assert await act(session, "groups/early/hold") == (
-            200,
-            "group early is held: nothing of it starts until it is released",
-        )
+        assert (await act(session, "groups/early/hold"))[0] == 200
         resource.prlimit(router.process.pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
         pauses = router.data_dir / "pauses.db"
-        why = f"since that could not be kept: {pauses} could not be read or written: check the disk"
-        assert await act(session, "groups/late/hold") == (503, f"group late is not held, {why}")
-        assert await act(session, "groups/early/release") == (503, f"group early is not released, {why}")
-        assert await act(session, "pools/DEFAULT-POOL/pause") == (503, f"pool DEFAULT-POOL is not paused, {why}")
-        assert [one["name"] for one in await get(session, "/monitoring/pauses")] == ["early"]
-        told = f"{pauses} could not be read or written: check the disk; until then nothing can be paused"
+        why = f"it could not be kept ({pauses} could not be read or written: check the disk)"
+        until = "until somebody lets it go on or this router is restarted"
+        assert await act(session, "groups/late/hold") == (503, f"group late is held {until}: {why}")
+        released = "group early goes on, and may be held again when this router is restarted"
+        assert await act(session, "groups/early/release") == (503, f"{released}: {why}")
+        assert await act(session, "pools/DEFAULT-POOL/pause") == (503, f"pool DEFAULT-POOL is paused {until}: {why}")
+        assert [one["name"] for one in await get(session, "/monitoring/pauses")] == ["DEFAULT-POOL", "late"]
+        told = f"{pauses} could not be read or written: check the disk"
         while not any(told in one["message"] for one in await get(session, "/monitoring/warnings?code=STORAGE_FAILED")):
             await asyncio.sleep(0.05)
         free_disk(router)
-        assert (await act(session, "groups/early/release"))[0] == 200
-        assert (await act(session, "groups/late/hold"))[0] == 200
-        assert [one["name"] for one in await get(session, "/monitoring/pauses")] == ["late"]
+        assert (await act(session, "pools/DEFAULT-POOL/resume"))[0] == 200
+        assert (await act(session, "groups/late/release"))[0] == 200
+        assert await get(session, "/monitoring/pauses") == []
 
 
 async def act(session: aiohttp.ClientSession, path: str) -> tuple[int, str]:

@@ -12,10 +12,12 @@ from flowcatalyst.router.admission import LOOK_AHEAD_S
 from flowcatalyst.router.engine import Engine
 from flowcatalyst.router.explain import CONFIRMATION
 from flowcatalyst.router.limits import PoolLimits
+from flowcatalyst.router.pauses import PauseKind
 from flowcatalyst.router.router import REFUSAL_S
 from tests.support.hosts import QueueKind, World
 from tests.support.rig import ERROR_500, Rig, SilentLog, outgoing, outgoings
 from tests.support.traffic import spread
+from tests.support.virtual_loop import until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -144,6 +146,24 @@ class TestSeveralQueuesFeedOneGroup:
             await world.until_empty()
         assert world.started() == ["N1"] * 6 + ["N2", "N3", "A1", "A2", "A3"]
         assert world.queues["unordered"].nacked == []
+
+    @pytest.mark.parametrize("first", ["embedded", "ordered"])
+    async def test_a_pool_that_was_paused_for_long_still_waits_for_a_head_that_another_queue_has_to_show(
+        self, first: QueueKind
+    ) -> None:
+        world = self.world(first)
+        world.hosts.answers("A1", *[ERROR_500] * 3)
+        async with world.running():
+            await world.publish(first, *self.feed("A", 2))
+            await asyncio.sleep(0.05)
+            await world.publish("unordered", *self.feed("N", 3))
+            await until(lambda: world.started().count("A1") == 3)
+            await asyncio.sleep(1.0)
+            world.engine.acts.pause(PauseKind.POOL, "POOL", "ann")
+            await asyncio.sleep(200.0)  # longer than its delay and than anybody waits for it
+            await world.engine.acts.resume(PauseKind.POOL, "POOL")
+            await world.until_empty()
+        assert world.started()[:4] == ["A1"] * 4
 
     @pytest.mark.parametrize("first", ["embedded", "ordered"])
     async def test_a_full_pool_still_takes_the_message_that_its_group_waits_for(self, first: QueueKind) -> None:

@@ -1,22 +1,34 @@
 """Bugs in what people do by hand: retry, skip, hold, pause, and the end of each."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
+from flowcatalyst.app.router import App
 from flowcatalyst.core.message import Delivery, Reject
+from flowcatalyst.dispatch.store.sqlite_queue import SqliteJobQueue
+from flowcatalyst.queues.embedded.queue import EmbeddedQueue
 from flowcatalyst.queues.memory import MemoryQueue
 from flowcatalyst.router.acting import Acts, Done, Found
 from flowcatalyst.router.engine import Engine
 from flowcatalyst.router.groups import GroupScheduler
 from flowcatalyst.router.judge import Judge
-from flowcatalyst.router.pauses import HELD_GROUPS, PauseKind, Pauses, gate_of_endpoint
+from flowcatalyst.router.pauses import HELD_GROUPS, PauseKind, Pauses, is_of_pool
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.pool_state import PoolState
+from flowcatalyst.router.router import Router
 from flowcatalyst.router.skips import Skips
 from tests.mutants.mutant import Bugs, instead_of
 
 BUGS: Final = Bugs()
 ACTS: Final = "tests/integration/acting_test.py"
+GROUPS: Final = "tests/integration/group_order_test.py::TestSeveralQueuesFeedOneGroup"
+DROPPED: Final = "test_messages_of_a_paused_pool_wait_although_it_is_configured_no_more"
+AWAY: Final = "test_a_pool_that_was_paused_for_long_still_waits_for_a_head_that_another_queue_has_to_show"
+STANDBY: Final = "tests/api/standby_test.py"
+ANEW: Final = "test_a_primary_session_begins_with_what_another_process_was_told_meanwhile"
+JOB_GROUPS: Final = "tests/api/message_groups_test.py"
+LETS_NONE_GO: Final = "test_a_release_of_messages_lets_no_jobs_of_a_group_of_that_name_go[sqlite]"
 NameOf = Callable[[str], str]
 
 # Pools
@@ -27,6 +39,26 @@ def _() -> None:
     @instead_of(Pool, "resume")
     def resume(original: Any, self: Any) -> None:
         self.paused = False
+
+
+@BUGS.add("a pool that is resumed does not wait for what was away for longer than its pause", test=f"{GROUPS}::{AWAY}")
+def _() -> None:
+    @instead_of(Pool, "resume")
+    def resume(original: Any, self: Any) -> None:
+        self.paused = False
+        self._pump_soon()
+        self._tell_capacity()
+
+
+@BUGS.add("a standby goes by the pauses and skips that it read when it was started", test=f"{STANDBY}::{ANEW}")
+def _() -> None:
+    @instead_of(App, "_at_work_now")
+    def at_work_now(original: Any, self: Any) -> Any:
+        async def refresh() -> None:
+            """It knows all that it was told itself."""
+
+        self.pause_store.refresh = refresh
+        return original(self)
 
 
 @BUGS.add("a paused pool fills the slots that are free")
@@ -52,6 +84,33 @@ def _() -> None:
     @instead_of(PoolState, "free_capacity")
     def free_capacity(original: Any, self: Any) -> int:
         return 0 if self.draining else int(self.admission.free_capacity(self.limits))
+
+
+@BUGS.add("what names a paused pool that is configured no more is delivered by the default pool")
+def _() -> None:
+    @instead_of(Pauses, "gate_of")
+    def gate_of(original: Any, self: Any, delivery: Delivery, endpoint_of: NameOf, origin_of: NameOf) -> str | None:
+        gate: str | None = original(self, delivery, endpoint_of, origin_of)
+        return None if gate is not None and is_of_pool(gate) else gate
+
+
+@BUGS.add("messages for a paused pool that is configured no more are asked for", test=f"{ACTS}::{DROPPED}")
+def _() -> None:
+    @instead_of(Router, "__init__")
+    def init(original: Any, self: Any, *args: Any) -> None:
+        original(self, *args[:3])
+
+
+@BUGS.add("a release of a group of messages hurries the jobs of that name", test=f"{JOB_GROUPS}::{LETS_NONE_GO}")
+def _() -> None:
+    @instead_of(SqliteJobQueue, "__init__")
+    def init(original: Any, self: Any, *args: Any, **options: Any) -> None:
+        original(self, *args, **options)
+        self.capabilities = replace(self.capabilities, hurries=True)
+
+    @instead_of(SqliteJobQueue, "hurry")
+    async def hurry(original: Any, self: Any, delivery: Delivery) -> bool:
+        return await EmbeddedQueue.hurry(self, delivery)
 
 
 # Endpoints and groups
@@ -92,9 +151,9 @@ def _() -> None:
 
 @BUGS.add("an endpoint that is resumed opens for as many groups as there are slots")
 def _() -> None:
-    @instead_of(Pool, "resume_endpoint")
-    def resume_endpoint(original: Any, self: Any, name: str) -> None:
-        self._scheduler.open(gate_of_endpoint(name), self.limits.concurrency)
+    @instead_of(Pool, "resume_gate")
+    def resume_gate(original: Any, self: Any, gate: str) -> None:
+        self._scheduler.open(gate, self.limits.concurrency)
         self._pump_soon()
 
 

@@ -159,8 +159,10 @@ class Rig:
             clock=self.clock,
             spawn=self.slots.spawn,
         )
-        self.router = Router(self.tracker, self.warnings, lambda code, limits: Pool(code, limits, self.tools))
         tools = self.tools
+        self.router = Router(
+            self.tracker, self.warnings, lambda code, limits: Pool(code, limits, self.tools), tools.pauses.pools
+        )
         self.acts = Acts(
             self.tracker,
             self.router.all_pools,

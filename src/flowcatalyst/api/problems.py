@@ -10,6 +10,7 @@ import structlog
 from litestar import Request, Response
 from litestar.exceptions import HTTPException
 
+from flowcatalyst.control.acting import JobGroupError, TooManyPausesError
 from flowcatalyst.control.dead_letters import NoFrontError, NoTargetError, ReplayedError, UnknownQueueError
 from flowcatalyst.core.errors import INSIDE, FlowCatalystError, InvalidMessageError, QueueUnavailableError, StorageError
 from flowcatalyst.core.json_words import in_words
@@ -85,6 +86,8 @@ _STATUS_OF: Final[dict[type[FlowCatalystError], HTTPStatus]] = {
     ReplayedError: HTTPStatus.CONFLICT,
     NoTargetError: HTTPStatus.CONFLICT,
     GroupInHandError: HTTPStatus.CONFLICT,
+    JobGroupError: HTTPStatus.CONFLICT,
+    TooManyPausesError: HTTPStatus.CONFLICT,
     UnknownJobError: HTTPStatus.NOT_FOUND,
     JobStateError: HTTPStatus.CONFLICT,
     CursorError: HTTPStatus.BAD_REQUEST,

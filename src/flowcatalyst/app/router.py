@@ -206,7 +206,7 @@ class App:
             self.store.writer: "publishing is answered with 503 and attempts may repeat, since acks cannot be written",
             self.dead_letters.writer: "messages that cannot be delivered stay in their queues",
             self.audit.writer: "changes by the API are in the log only",
-            self.pause_store.writer: "nothing can be paused, held, resumed or released",
+            self.pause_store.writer: "a restart forgets what is paused, held, resumed or skipped meanwhile",
         }
 
     @asynccontextmanager
@@ -311,6 +311,7 @@ class App:
     async def _at_work_now(self) -> AsyncIterator[None]:
         """One primary session: poll, deliver and settle from here to the end of the block, then drain."""
         async with self._changing:
+            await self.pause_store.refresh()
             self.engine = engine = self._new_engine()
             polled = {name: config for name, config in self.config.queues.items() if config.polled}
             opened = {name: await self.factory.open(config) for name, config in polled.items()}

@@ -48,7 +48,8 @@ def move(
     """Move messages from one queue into another, in order.
 
     No router may poll the first queue meanwhile. Interrupted, it can be run again: then one message of each group may
-    be there twice, unless the second queue deduplicates. None is lost, and none overtakes another of its group.
+    be there twice, unless the second queue deduplicates and it is run again within five minutes, which is for how long
+    queues remember. None is lost, and none overtakes another of its group.
     """
     settings = load_settings(config, data_dir=data_dir)
     ends = _Ends(settings, _chosen(settings, "--from", source), _chosen(settings, "--to", target), create)

@@ -176,7 +176,9 @@ class Messages:
 
     def _actions(self, found: Explanation, delivery: Delivery, wait: Wait) -> None:
         if wait.cause is Cause.POOL_PAUSED:
-            found.actions.append(of_pool(found.pool or "", "resume", f"resume pool {found.pool}"))
+            named = delivery.pointer.pool_code or DEFAULT_POOL  # its own may be configured no more
+            code = named if named in self._engine.pauses.pools else found.pool or DEFAULT_POOL
+            found.actions.append(of_pool(code, "resume", f"resume pool {code}"))
         elif wait.cause is Cause.ENDPOINT_PAUSED:
             target = (wait.first or delivery).pointer.mediation_target
             paused = self._engine.pauses.of_target(target, endpoint_of, origin_of)

@@ -36,30 +36,47 @@ class PauseStore:
         self.changing = asyncio.Lock()  # one change after the other, so that the file says what is in force
         self._pauses = pauses
         self._skips = skips
+        # What is in force and could not be written; None: it is over.
+        self._unwritten: dict[tuple[PauseKind, str], Pause | None] = {}
+        self._unwritten_skips: dict[str, str] = {}
         skips.on_over = self._skip_is_over
 
     async def open(self) -> None:
         await self.writer.open()
-        for kind, name, by, since in await self.writer.read(_all):
-            self._pauses.add(PauseKind(kind), name, Pause(by, since))
-        for broker_id, reason in await self.writer.read(lambda connection: connection.execute(_SKIPS).fetchall()):
-            self._skips.add(broker_id, reason)
+        await self.refresh()
+
+    async def refresh(self) -> None:
+        """Take over what the file says: the router that worked until now may have been another process. What could not
+        be written here stays as it is."""
+        async with self.changing:
+            pauses = {(PauseKind(kind), name): Pause(by, at) for kind, name, by, at in await self.writer.read(_all)}
+            skips = dict(await self.writer.read(lambda connection: connection.execute(_SKIPS).fetchall()))
+            in_force = {key: pause for key, pause in (pauses | self._unwritten).items() if pause is not None}
+            self._pauses.replace(in_force)
+            self._skips.replace(skips | self._unwritten_skips)
 
     async def close(self) -> None:
         await self.writer.close()
 
     async def put(self, kind: PauseKind, name: str, pause: Pause) -> None:
         """It is durable when this returns."""
+        self._unwritten[kind, name] = pause
         await self.writer.run(lambda connection: connection.execute(_PUT, (kind, name, pause.by, pause.since)))
+        del self._unwritten[kind, name]
 
     async def remove(self, kind: PauseKind, name: str) -> None:
+        self._unwritten[kind, name] = None
         await self.writer.run(lambda connection: connection.execute(_REMOVE, (kind, name)))
+        del self._unwritten[kind, name]
 
     async def put_skip(self, broker_id: str, reason: str) -> None:
+        self._unwritten_skips[broker_id] = reason
         await self.writer.run(lambda connection: connection.execute(_PUT_SKIP, (broker_id, reason)))
+        self._unwritten_skips.pop(broker_id, None)
 
     def _skip_is_over(self, broker_id: str) -> None:
         """Nobody waits for it: one that is left behind is of a message that does not come again."""
+        self._unwritten_skips.pop(broker_id, None)
         with suppress(StorageError):
             removed = self.writer.submit(lambda connection: connection.execute(_REMOVE_SKIP, (broker_id,)))
             removed.add_done_callback(lambda done: done.cancelled() or done.exception())

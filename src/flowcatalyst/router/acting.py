@@ -7,13 +7,13 @@ from typing import Final
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError
-from flowcatalyst.core.message import Delivery
+from flowcatalyst.core.message import DEFAULT_POOL, Delivery
 from flowcatalyst.core.targets import endpoint_of, origin_of
 from flowcatalyst.queues.contract import Queue
 from flowcatalyst.router.blocked import FailedMessage, FailedMessages
 from flowcatalyst.router.cause import Cause
 from flowcatalyst.router.explain import Wait
-from flowcatalyst.router.pauses import HELD_GROUPS, Pause, PauseKind, Pauses, Stop
+from flowcatalyst.router.pauses import HELD_GROUPS, Pause, PauseKind, Pauses, Stop, gate_of_endpoint, gate_of_pool
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.skips import Skips
 from flowcatalyst.router.tracker import InFlightTracker
@@ -70,13 +70,22 @@ class Acts:
         blocking = (one for one in failed if one.group == group and one.blocks and code in (None, one.pool))
         return min(blocking, key=lambda one: one.since, default=None)
 
+    def has_messages(self, group: str) -> bool:
+        """Whether the router has a message of it that is no dispatch job, or remembers one that failed."""
+        here = (found for pool in self._pools() if (found := pool.group(group)) is not None)
+        if any(one is not None and one.terms is None for found in here for one in (found.busy, *found)):
+            return True
+        return any(one.group == group for one in self._failed.by_message.values())
+
     def pool_of(self, delivery: Delivery) -> Pool | None:
         return next((pool for pool in self._pools() if pool.code == delivery.pool and pool.has(delivery)), None)
 
     def stop_of(self, one: FailedMessage) -> Stop | None:
         """Whom one that waits in its queue would wait for there, or here."""
         target = None if one.pointer is None else one.pointer.mediation_target
-        return self._pauses.stop_of(one.pool, one.group, target, endpoint_of, origin_of)
+        named = one.pool if one.pointer is None else one.pointer.pool_code or DEFAULT_POOL
+        code = named if named in self._pauses.pools else one.pool
+        return self._pauses.stop_of(code, one.group, target, endpoint_of, origin_of)
 
     # Messages
 
@@ -103,8 +112,8 @@ class Acts:
         if isinstance(found, FailedMessage):
             self._skips.add(found.broker_id, f"{reason}; last: {found.detail}")
             retried = await self._show(found)
-            if retried.done and found.pool in self._pauses.pools:
-                return Done(True, f"message {found.message_id} becomes a dead letter when pool {found.pool} is resumed")
+            if retried.done and (stop := self.stop_of(found)) is not None and stop.kind is PauseKind.POOL:
+                return Done(True, f"message {found.message_id} becomes a dead letter when pool {stop.name} is resumed")
             if retried.done:
                 return Done(True, f"message {found.message_id} becomes a dead letter now")
             when = f"message {found.message_id} becomes a dead letter when its queue shows it again"
@@ -121,7 +130,7 @@ class Acts:
         self._skips.add(found.broker_id, found.skip)
         if wait.under_way:
             return Done(True, f"an attempt of {name} is under way: if that fails it becomes a dead letter")
-        if wait.cause is Cause.POOL_PAUSED:
+        if wait.cause is Cause.POOL_PAUSED and pool.paused:
             return Done(True, f"{name} becomes a dead letter when pool {pool.code} is resumed")
         if wait.first is not None:
             return Done(True, f"{name} becomes a dead letter when its turn comes, after message {wait.behind}")
@@ -158,9 +167,12 @@ class Acts:
 
     # Pools, endpoints, groups
 
-    async def return_group(self, group: str, seconds: float) -> bool:
-        """Nack what waits here of a group, to be shown again after so many seconds, in order; whether its queue was
-        told within `RETURN_WITHIN_S`. What is in flight stays."""
+    async def return_group(self, group: str, queue: str, seconds: float) -> bool:
+        """Nack what waits here of a group of a queue, to be shown again after so many seconds, in order; whether the
+        queue was told within `RETURN_WITHIN_S`. Nothing is, if one of it is in flight: nothing gets before that."""
+        busy = (found.busy for pool in self._pools() if (found := pool.group(group)) is not None)
+        if any(one is not None and one.source.name == queue for one in busy):
+            return False
         told, left = asyncio.Event(), 0
 
         def one_told() -> None:
@@ -170,8 +182,8 @@ class Acts:
                 told.set()
 
         for pool in self._pools():
-            waiting = [one for one in pool.group(group) or () if one.returns_in_order]
-            for first in {one.source: one for one in reversed(waiting)}.values():  # of each queue
+            waiting = (one for one in pool.group(group) or () if one.returns_in_order and one.source.name == queue)
+            if (first := next(waiting, None)) is not None:
                 left += pool.release(first, recalled=True, told=one_told, delay_s=seconds)
         if not left:
             return False
@@ -182,9 +194,9 @@ class Acts:
             return False
         return True
 
-    def pause(self, kind: PauseKind, name: str, by: str, since: float | None = None) -> Pause:
-        """Start nothing of it until it is resumed. Attempts in flight end as usual. `since`: wall time, if not now."""
-        pause = self._pauses.add(kind, name, Pause(by, self._clock.wall() if since is None else since))
+    def pause(self, kind: PauseKind, name: str, by: str) -> Pause:
+        """Start nothing of it until it is resumed. Attempts in flight end as usual."""
+        pause = self._pauses.add(kind, name, Pause(by, self._clock.wall()))
         if kind is PauseKind.POOL:
             for pool in self._pools():
                 if pool.code == name:
@@ -193,22 +205,32 @@ class Acts:
 
     async def resume(self, kind: PauseKind, name: str) -> bool:
         """Whether it was paused."""
+        was_paused = self.let_go(kind, name)
+        if was_paused and kind is PauseKind.GROUP:
+            await self.show_group(name)
+        return was_paused
+
+    def let_go(self, kind: PauseKind, name: str) -> bool:
+        """The same, but for what waits in queues: that is for `show_group`."""
         was_paused = self._pauses.remove(kind, name)
         for pool in self._pools():
             if kind is PauseKind.POOL and pool.code == name:
                 pool.resume()
+            elif kind is PauseKind.POOL:
+                pool.resume_gate(gate_of_pool(name))
+                pool.admission.tell()  # what names it may come here, if no pool is called so
             elif kind is PauseKind.ENDPOINT:
-                pool.resume_endpoint(name)
+                pool.resume_gate(gate_of_endpoint(name))
             elif kind is PauseKind.GROUP and (group := pool.group(name)) is not None and group.gate == HELD_GROUPS:
                 for delivery in list(group)[:1]:
                     pool.hurry(delivery)
-        if kind is PauseKind.GROUP and was_paused:
-            await self._show_group(name)
         return was_paused
 
-    async def _show_group(self, group: str) -> None:
+    async def show_group(self, group: str) -> None:
         """What waits in its queue, because its pool was full or because it failed, need not wait any more."""
         for queue in list(self._queues.values()):
+            if group in self._pauses.groups:
+                return  # held again
             if queue.capabilities.hurries and queue.capabilities.selects_pools:
                 try:
                     shown = await queue.hurry(Delivery("", None, "", group))

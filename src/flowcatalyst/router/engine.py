@@ -106,10 +106,10 @@ class Engine:
         `skips` outlive it."""
         self.tracker = InFlightTracker()
         self.breakers = Breakers()
-        self.router = Router(self.tracker, warnings, self._make_pool)
+        self.pauses = pauses if pauses is not None else Pauses()
+        self.router = Router(self.tracker, warnings, self._make_pool, self.pauses.pools)
         self.failed = FailedMessages()
         self.skips, self.delivered = skips if skips is not None else Skips(), RecentDeliveries()
-        self.pauses = pauses if pauses is not None else Pauses()
         self._standstill = Standstill(clock, warnings)
         self.endpoint_outages = EndpointOutages(
             self.breakers, self.router.all_pools, clock, warnings, outages.endpoint_down_s, self._standstill

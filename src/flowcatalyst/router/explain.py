@@ -11,7 +11,7 @@ from flowcatalyst.router.endpoints import Endpoints
 from flowcatalyst.router.group import Place
 from flowcatalyst.router.groups import GroupScheduler
 from flowcatalyst.router.limits import PoolLimits
-from flowcatalyst.router.pauses import HELD_GROUPS, Pauses
+from flowcatalyst.router.pauses import HELD_GROUPS, Pauses, is_of_pool
 from flowcatalyst.router.rate import SlidingWindow
 
 
@@ -54,7 +54,8 @@ def explain(
     if held_until is not None:
         return Wait(delivery.waits_for, until=held_until, cause=Cause.RETRY)
     if gate is not None and (person := pauses.explain(gate, delivery.group)) is not None:
-        return Wait(person, cause=Cause.GROUP_HELD if gate == HELD_GROUPS else Cause.ENDPOINT_PAUSED)
+        of_pool = Cause.POOL_PAUSED if is_of_pool(gate) else Cause.ENDPOINT_PAUSED
+        return Wait(person, cause=Cause.GROUP_HELD if gate == HELD_GROUPS else of_pool)
     if gate is not None:
         what, until, cause = endpoints.explain(gate, limits.concurrency)
         return Wait(what, until=until, cause=cause)

@@ -1,18 +1,20 @@
 """Pauses: what people told the router not to start. Pure.
 
 A paused pool starts nothing and asks for nothing. A paused endpoint, or origin, and a held group let everything else of
-their pool go on: their messages wait at a *gate* (`GroupScheduler.gates`), take no slot and spend no attempt.
+their pool go on: their messages wait at a *gate* (`GroupScheduler.gates`), take no slot and spend no attempt. So do
+messages that name a paused pool and are in another one, as when their own is configured no more.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from flowcatalyst.core.message import Delivery
+from flowcatalyst.core.message import DEFAULT_POOL, Delivery
 
 HELD_GROUPS: Final = "held groups"  # the gate of them all: no endpoint is called so
 _PAUSED: Final = "paused "
+_POOL: Final = f"{_PAUSED}pool "  # no endpoint begins so
 
 
 class PauseKind(StrEnum):
@@ -53,10 +55,13 @@ class Pauses:
         self.pools: dict[str, Pause] = {}
         self.endpoints: dict[str, Pause] = {}  # or origins
         self.groups: dict[str, Pause] = {}
-        self.gates_closed = False  # an endpoint or a group: each message is looked at before it starts
+        self.gates_closed = False  # each message is looked at before it starts
 
     def __repr__(self) -> str:
         return f"<Pauses {' '.join(f'{kind}:{name}' for kind, name, _ in self) or 'none'}>"
+
+    def __len__(self) -> int:
+        return len(self.pools) + len(self.endpoints) + len(self.groups)
 
     def __iter__(self) -> Iterator[tuple[PauseKind, str, Pause]]:
         for kind in PauseKind:
@@ -69,13 +74,21 @@ class Pauses:
     def add(self, kind: PauseKind, name: str, pause: Pause) -> Pause:
         """The pause in force: one that is there already stays as it is."""
         known = self.of_kind(kind).setdefault(name, pause)
-        self.gates_closed = bool(self.endpoints or self.groups)
+        self.gates_closed = bool(self.pools or self.endpoints or self.groups)
         return known
+
+    def replace(self, pauses: Mapping[tuple[PauseKind, str], Pause]) -> None:
+        """These are in force, and no others."""
+        for kind in PauseKind:
+            self.of_kind(kind).clear()
+        self.gates_closed = False
+        for (kind, name), pause in pauses.items():
+            self.add(kind, name, pause)
 
     def remove(self, kind: PauseKind, name: str) -> bool:
         """Whether there was one."""
         was_paused = self.of_kind(kind).pop(name, None) is not None
-        self.gates_closed = bool(self.endpoints or self.groups)
+        self.gates_closed = bool(self.pools or self.endpoints or self.groups)
         return was_paused
 
     def gate_of(
@@ -85,6 +98,8 @@ class Pauses:
         database."""
         if self.groups and delivery.ordered and delivery.group in self.groups and delivery.terms is None:
             return HELD_GROUPS
+        if self.pools and (code := delivery.pointer.pool_code or DEFAULT_POOL) in self.pools and code != delivery.pool:
+            return gate_of_pool(code)
         paused = self.of_target(delivery.pointer.mediation_target, endpoint_of, origin_of) if self.endpoints else None
         return None if paused is None else gate_of_endpoint(paused[0])
 
@@ -119,6 +134,10 @@ class Pauses:
         if gate == HELD_GROUPS:
             held = self.groups.get(group or "")
             return "its group to be released" + ("" if held is None else f": {held.by} holds it")
+        if is_of_pool(gate):
+            name = gate.removeprefix(_POOL)
+            pause = self.pools.get(name)
+            return f"pool {name} to be resumed" + ("" if pause is None else f": {pause.by} paused it")
         if gate.startswith(_PAUSED):
             name = gate.removeprefix(_PAUSED)
             pause = self.endpoints.get(name)
@@ -128,6 +147,14 @@ class Pauses:
 
 def gate_of_endpoint(name: str) -> str:
     return f"{_PAUSED}{name}"
+
+
+def gate_of_pool(code: str) -> str:
+    return f"{_POOL}{code}"
+
+
+def is_of_pool(gate: str) -> bool:
+    return gate.startswith(_POOL)
 
 
 def is_for_people(gate: str) -> bool:

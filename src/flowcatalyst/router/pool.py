@@ -21,7 +21,6 @@ from flowcatalyst.router.group import FailureScope
 from flowcatalyst.router.groups import GroupScheduler
 from flowcatalyst.router.judge import Judge
 from flowcatalyst.router.limits import PoolLimits
-from flowcatalyst.router.pauses import gate_of_endpoint
 from flowcatalyst.router.pool_state import PoolState
 from flowcatalyst.router.pool_tools import PoolTools
 from flowcatalyst.router.rate import SlidingWindow
@@ -102,13 +101,15 @@ class Pool(PoolState):
         self.paused = True
 
     def resume(self) -> None:
-        self.paused = False
+        self.paused, back_by = False, self._now() + policy.RETURN_GRACE_S
+        for away in list(self._scheduler.awaited):  # nothing was received meanwhile: it could not come back
+            if (self._scheduler.place_of(away).held_until or 0.0) < back_by:
+                self._scheduler.wait_longer(away, back_by)
         self._pump_soon()
         self._tell_capacity()
 
-    def resume_endpoint(self, name: str) -> None:
-        """All that waited for a person at this endpoint or origin may start."""
-        gate = gate_of_endpoint(name)
+    def resume_gate(self, gate: str) -> None:
+        """All that waited for a person there may start."""
         self._scheduler.open(gate, len(self._scheduler.gates.get(gate, ())))
         self._pump_soon()
 

@@ -28,7 +28,11 @@ class Router:
     """Owns the pools and the tracker's way in."""
 
     def __init__(
-        self, tracker: InFlightTracker, warnings: WarningSink, make_pool: Callable[[str, PoolLimits], Pool]
+        self,
+        tracker: InFlightTracker,
+        warnings: WarningSink,
+        make_pool: Callable[[str, PoolLimits], Pool],
+        paused: Collection[str] = (),
     ) -> None:
         self.pools: dict[str, Pool] = {}
         self.retiring: dict[str, Pool] = {}  # removed, but not empty yet
@@ -39,6 +43,7 @@ class Router:
         self._pinned: dict[tuple[str, str], Pool] = {}
         self._warnings = warnings
         self._make_pool = make_pool
+        self._paused = paused  # codes of pools, some of which may be configured no more
         self._batches = 0
         self._debugs = debug_is_on()
 
@@ -88,7 +93,8 @@ class Router:
 
     def free_capacity(self) -> FreeCapacity:
         """How many messages each pool asks for now. Whoever gets a 0 here is told when it is no longer true."""
-        pools = {code: pool.asked_capacity() for code, pool in self.pools.items()}
+        pools = dict.fromkeys(self._paused, 0)  # what names one of them is not for the default pool meanwhile
+        pools |= {code: pool.asked_capacity() for code, pool in self.pools.items()}
         pools[UNREADABLE] = UNREADABLE_AT_ONCE  # they take no place, and may be in front of something for a pool
         return FreeCapacity(pools, pools.get(DEFAULT_POOL, DEFAULT_POOL_LIMITS.effective_capacity))
 

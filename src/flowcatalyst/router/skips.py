@@ -5,7 +5,7 @@ session gets them too, and who keeps them across a restart is told of each that 
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import structlog
@@ -32,6 +32,10 @@ class Skips:
             oldest, its_reason = self._reasons.popitem(last=False)
             log.warning("skip_forgotten", action="skip_forgotten", broker_id=oldest, reason=its_reason)
             self.on_over(oldest)
+
+    def replace(self, reasons: Mapping[str, str]) -> None:
+        """These are skipped, and no others."""
+        self._reasons = OrderedDict(reasons)
 
     def find(self, broker_id: str) -> str:
         """Why it is skipped; empty: it is not."""

@@ -103,7 +103,8 @@ async def pause_endpoint(request: Request[Any, Any, Any], app: TheApp, endpoint:
 
 @post("/monitoring/endpoints/resume", status_code=HTTPStatus.OK, tags=["Monitoring"], summary="Resume an endpoint")
 async def resume_endpoint(request: Request[Any, Any, Any], app: TheApp, endpoint: Endpoint) -> EndpointView:
-    """What waited for it starts. One whose whole origin is paused cannot be resumed by itself (409)."""
+    """What waited for it here starts; what a full pool let return to its queue comes when its delay there is over,
+    after five minutes at most. One whose whole origin is paused cannot be resumed by itself (409)."""
     name = _name(endpoint)
     paused = app.engine.pauses.of_target(name, endpoint_of, origin_of)
     if paused is not None and paused[0] != name:

@@ -87,12 +87,14 @@ async def get_router_group(app: TheApp, group: GroupName) -> BlockableGroup:
     summary="Hold a group of messages",
 )
 async def hold_router_group(request: Request[Any, Any, Any], app: TheApp, group: GroupName) -> DoneView:
-    """Nothing of it starts from the answer on until it is released, across restarts of this router; an attempt in
-    flight ends as usual. Other groups are not touched.
+    """Nothing of it that is in order starts from the answer on until it is released, across restarts of this router; an
+    attempt in flight ends as usual. IMMEDIATE messages are ordered with nothing and go on. Other groups are not
+    touched.
     """
     name = name_of(group)
+    await acting.check_holds_messages(app, name)
     await acting.pause(app, PauseKind.GROUP, name, actor_of(request))
-    return await _done(app, Done(True, f"group {name} is held: nothing of it starts until it is released"), name)
+    return await _done(app, Done(True, _held(name)), name)
 
 
 @post(
@@ -104,6 +106,7 @@ async def hold_router_group(request: Request[Any, Any, Any], app: TheApp, group:
 async def release_router_group(request: Request[Any, Any, Any], app: TheApp, group: GroupName) -> DoneView:
     """Its messages start again, in order."""
     name = name_of(group)
+    await acting.check_holds_messages(app, name)
     was_held = await acting.resume(app, PauseKind.GROUP, name, actor_of(request))
     text = f"group {name} goes on" if was_held else f"nobody held group {name}"
     return await _done(app, Done(was_held, text), name)
@@ -199,6 +202,10 @@ async def _message(app: ServedRouter, name: str) -> Found | Done:
         detail = f"this router neither has message {name!r} nor remembers that it failed: ask GET /monitoring/explain"
         raise ProblemError(HTTPStatus.NOT_FOUND, detail)
     return found
+
+
+def _held(group: str) -> str:
+    return f"group {group} is held: nothing of it starts until it is released, but for IMMEDIATE messages"
 
 
 def _unknown(group: str) -> ProblemError:

@@ -79,6 +79,7 @@ class PostgresJobQueue(PostgresQueue):
     """The jobs of a database as a queue. What is acked is completed; with each settlement goes its attempt."""
 
     _is_dated = False  # they may be scheduled for later, or parked: their figures tell
+    _hurries = False  # what waits for a person waits in the same lanes: jobs are retried one by one, in their store
 
     def __init__(self, store: PostgresStore) -> None:
         super().__init__(store, postgres_rows.QUEUE)
@@ -96,6 +97,9 @@ class PostgresJobQueue(PostgresQueue):
         results = await super().nack(deliveries, delay_s, unlock=unlock)
         self._groups.settled(deliveries)
         return results
+
+    async def hurry(self, delivery: Delivery) -> bool:
+        return False
 
     async def recalled(self, wait_s: float) -> Sequence[Lease]:
         """The notice comes at once; looking now and then is for those that are lost."""

@@ -40,6 +40,7 @@ class SqliteJobQueue(EmbeddedQueue):
     """The jobs of a file as a queue. What is acked is completed; with each settlement goes its attempt."""
 
     _is_dated = False  # they may be scheduled for later, or parked: their figures tell
+    _hurries = False  # what waits for a person waits in the same lanes: jobs are retried one by one, in their store
 
     def __init__(self, store: EmbeddedStore, *, poll_interval_s: float = 0.1, long_poll_s: float = 1.0) -> None:
         super().__init__(store, QUEUE, poll_interval_s=poll_interval_s, long_poll_s=long_poll_s)
@@ -64,6 +65,9 @@ class SqliteJobQueue(EmbeddedQueue):
         results = await self._run(partial(job, unlock=unlock)) if deliveries else []
         self._groups.settled(deliveries)
         return results
+
+    async def hurry(self, delivery: Delivery) -> bool:
+        return False
 
     async def recalled(self, wait_s: float) -> Sequence[Lease]:
         loop = asyncio.get_running_loop()

@@ -48,6 +48,7 @@ class EmbeddedQueue:
     """One named queue of a store, both ends of it."""
 
     _is_dated = True  # tells how old the oldest message is
+    _hurries = True
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class EmbeddedQueue:
             delayed_nack=True,
             extends=True,
             selects_pools=True,
-            hurries=True,
+            hurries=self._hurries,
             visibility_s=visibility_s,
             long_poll_s=long_poll_s,
         )

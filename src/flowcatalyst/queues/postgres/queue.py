@@ -75,6 +75,7 @@ class PostgresQueue:
     """One named queue of a store, both ends of it."""
 
     _is_dated = True  # tells how old the oldest message is
+    _hurries = True
 
     def __init__(self, store: PostgresStore, name: str, label: str | None = None) -> None:
         self.name = label or name  # what operators see
@@ -88,7 +89,7 @@ class PostgresQueue:
             delayed_nack=True,
             extends=False,
             selects_pools=True,
-            hurries=True,
+            hurries=self._hurries,
             visibility_s=math.inf,
             long_poll_s=LONG_POLL_S,
         )

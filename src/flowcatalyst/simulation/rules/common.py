@@ -75,10 +75,11 @@ Key = tuple[PauseKind, str]  # of a pause
 
 
 def keys_of(facts: Facts, pool: str = "") -> list[Key]:
-    """The pauses that would stop a message; in the pool that it names, if not in another one."""
+    """The pauses that would stop a message: of the pool that it names, and of the one that it is in."""
     endpoints = {endpoint_of(facts.target), origin_of(facts.target)}
     group = [(PauseKind.GROUP, facts.group)] if facts.ordered and facts.group is not None else []
-    return [*group, *((PauseKind.ENDPOINT, name) for name in sorted(endpoints)), (PauseKind.POOL, pool or facts.pool)]
+    pools = [(PauseKind.POOL, code) for code in dict.fromkeys((facts.pool, pool or facts.pool))]
+    return [*group, *((PauseKind.ENDPOINT, name) for name in sorted(endpoints)), *pools]
 
 
 class Stopped:

@@ -121,4 +121,4 @@ async def act(session: aiohttp.ClientSession, path: str) -> tuple[int, str]:
     """The status, and what was done or why not."""
     async with session.post(f"/monitoring/{path}") as response:
         answer = await response.json()
-        return response.status, answer.get("text") or answer["detail"]
+        return response.status, answer.get("text") or answer.get("detail", "")

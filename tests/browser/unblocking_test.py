@@ -59,7 +59,7 @@ async def test_somebody_who_knows_only_an_id_finds_out_why_it_is_late_and_skips_
 ) -> None:
     async with stuck(tmp_path) as (router, server, _), open_page(browser, "about:blank") as page:
         await on_explain(page, router, "m-2")
-        await expect(page.get_by_text("1 message of its group order:7 are before it")).to_be_visible()
+        await expect(page.get_by_text("1 message of its group order:7 is before it")).to_be_visible()
         await page.goto(f"{router.listening.url}/#/groups")
         row = page.get_by_role("row", name="order:7")
         await expect(row).to_contain_text("HTTP 500")

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "flowcatalyst"
 PURE = [
     *(SOURCE / "core" / f"{name}.py" for name in ("message", "receipts", "payload", "headers", "errors", "targets")),
-    *(SOURCE / "core" / f"{name}.py" for name in ("json_words", "spelling", "webhook")),
+    *(SOURCE / "core" / f"{name}.py" for name in ("json_words", "spelling", "webhook", "words")),
     *(SOURCE / "http" / f"{name}.py" for name in ("contract", "answer", "interpret", "signing")),
     SOURCE / "queues" / "contract.py",
     SOURCE / "queues" / "address.py",

@@ -323,13 +323,18 @@ async def test_only_what_a_queue_took_is_a_publish_or_a_seed(router: Running, mo
     assert await events(router) == []
 
 
-async def test_a_replay_that_stops_halfway_tells_how_far_it_came(router: Running) -> None:
+async def test_a_replay_that_stops_halfway_tells_how_far_it_came(
+    router: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(messages: object) -> None:
+        raise QueueUnavailableError("queue 'high' is away")
+
     target = router.receiver("client-error")
     for queue in ("default", "high"):
         await router.client.post(f"/api/messages?queue={queue}", {"mediationTarget": target, "id": queue})
         await router.until_settled()
-    del router.app.factory.publishers["high"]
-    (await router.client.post("/monitoring/dead-letters/replay")).assert_problem(409, "'high'")
+    monkeypatch.setattr(router.app.queues["high"], "publish", away)
+    (await router.client.post("/monitoring/dead-letters/replay")).assert_problem(503, "'high'")
     [event] = await events(router, "action=dead_letter_replay")
     assert (event["count"], event["detail"]) == (1, "stopped by an error")
 

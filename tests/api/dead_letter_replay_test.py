@@ -280,6 +280,19 @@ async def test_letters_of_a_filter_are_replayed_oldest_first_and_the_others_stay
     assert await audited(router) == [line]
 
 
+async def test_letters_of_a_queue_that_is_gone_stay_and_the_answer_and_the_audit_trail_say_what_was_replayed(
+    router: Running, four: list[int], aside: EmbeddedQueue
+) -> None:
+    await add_letter(router, "a3", queue="gone", group="a")
+    answer = await router.client.post("/monitoring/dead-letters/replay?group=a")
+    said = "2 dead letters were replayed, 1 of queue 'gone' was not: that queue is not known here"
+    answer.assert_problem(409, said)
+    assert answer.json["detail"] == said
+    assert await ids_in(aside) == ["a1", "a2"]
+    assert [letter["messageId"] for letter in await router.until_dead(3)] == ["b1", "b2", "a3"]
+    assert await audited(router) == [("dead letters of a filter", f"group a, {said}", 2)]
+
+
 async def test_letters_of_a_filter_are_removed_and_the_others_stay(router: Running, four: list[int]) -> None:
     answer = await router.client.delete("/monitoring/dead-letters?target=https://mail.example&status=500")
     assert answer.json == {"purged": 1, "matching": 1, "dryRun": False}

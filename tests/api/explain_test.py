@@ -86,9 +86,10 @@ async def test_behind_a_slow_head(router: Running) -> None:
 async def test_behind_a_failing_head_with_its_last_answer(router: Running) -> None:
     message = {"mediationTarget": router.receiver("server-error"), "messageGroupId": "g"}
     await router.client.post("/api/messages", [{"id": name, **message} for name in ("m-1", "m-2")])
+    await explained(router, "m-1", "ON_HOLD", "RETRY")
     found = await explained(router, "m-2", "WAITING", "BEHIND_HEAD")
     assert (found["head"]["id"], found["lastAnswer"]["status"]) == ("m-1", 500)
-    assert found["chain"][0] == "Message m-1, the first of group g, waits for retry after 1 failed attempt."
+    assert found["chain"][0] == "Message m-1, the first of group g, waits for its next attempt, after 1 failed attempt."
     assert found["chain"][1].endswith("got: HTTP 500.")
     assert actions(found)[:2] == ["retry-head", "skip-head"]
 
@@ -127,7 +128,7 @@ async def test_in_its_queue_behind_a_nacked_head_although_the_router_never_had_i
         await explained(router, "m-1", "IN_QUEUE", "NACKED")
         await router.send(id="m-2", mediationTarget=router.receiver("fast"), messageGroupId="g")
         found = await explained(router, "m-2", "IN_QUEUE", "BEHIND_HEAD")
-        assert found["chain"][0] == "1 message of its group g are before it; the first is message m-1."
+        assert found["chain"][0] == "1 message of its group g is before it; the first is message m-1."
         assert found["chain"][1].startswith("The first failed 1 time and is due again in ")
         assert found["chain"][2].endswith("got: HTTP 500.")
         assert actions(found) == ["retry-head", "skip-head", "skip"]
@@ -194,7 +195,7 @@ async def test_a_paused_pool_that_did_not_receive_it(router: Running) -> None:
     await router.client.post("/monitoring/pools/SMALL/pause")
     await router.send(id="m-1", mediationTarget=router.receiver("fast"), poolCode="SMALL")
     found = await explained(router, "m-1", "PAUSED", "POOL_PAUSED")
-    assert found["chain"][-1] == "Pool SMALL is paused, so nothing is received for it."
+    assert found["chain"][-1] == "It also waits for pool SMALL to be resumed: anonymous paused it."
     pool = await explain(router, "SMALL")
     assert (pool["state"], pool["summary"]) == ("PAUSED", "Pool SMALL is paused by anonymous.")
 
@@ -258,7 +259,7 @@ async def test_a_copy_that_was_dropped(router: Running) -> None:
             return bool((await explain(router, "m-1"))["facts"]["copiesDropped"] == 1)
 
         await until(is_dropped)
-        assert (await explain(router, "m-1"))["chain"] == ["1 copy of it came meanwhile and were dropped."]
+        assert (await explain(router, "m-1"))["chain"] == ["1 copy of it came meanwhile and was dropped."]
 
 
 async def test_a_dead_letter(router: Running) -> None:
@@ -281,6 +282,10 @@ async def test_never_seen_with_where_was_looked(router: Running) -> None:
     assert (found["kind"], found["state"], found["safeToSendAgain"]) == ("UNKNOWN", "NEVER_SEEN", None)
     assert found["looked"][:2] == ["messages that this router has", "messages that failed here"]
     assert any(place.startswith("queue default") for place in found["looked"])
+    known = "A group is known as long as a message of it waits, or somebody holds it."
+    assert found["summary"].endswith(f"longer ago than is remembered. {known}")
+    assert (await explain(router, "nope", "?kind=GROUP"))["summary"].endswith(known)
+    assert known not in (await explain(router, "nope", "?kind=MESSAGE"))["summary"]
 
 
 async def test_a_router_that_may_start_nothing(router: Running) -> None:

@@ -125,6 +125,14 @@ def test_all_are_replayed_only_if_all_is_said(terminal: Terminal) -> None:
     assert terminal.works("replay", "--all", "--yes") == "1 dead letter replayed.\n"
 
 
+def test_what_could_not_be_replayed_is_said_in_one_sentence_with_what_was(terminal: Terminal) -> None:
+    said = "2 dead letters were replayed, 1 of queue 'gone' was not: that queue is not known here"
+    terminal.router.answer(f"POST {PATH}/replay?dryRun=true", {"replayed": 0, "matching": 3, "dryRun": True})
+    terminal.router.answer(f"POST {PATH}/replay", {"detail": said}, 409)
+    answered = f"the router at {terminal.router.url} answered 409"
+    assert terminal.fails("replay", "--all", "--yes") == f"flowcatalyst: {answered}: {said}\n"
+
+
 def dead(router: FakeRouter, *letters: dict[str, Any]) -> None:
     """These are the dead letters of group g; those behind the second come on a page of their own."""
     router.answer(f"POST {PATH}/replay?dryRun=true&group=g", {"replayed": 0, "matching": len(letters), "dryRun": True})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from flowcatalyst.cli.explain import command_of
-from tests.support.fake_router import Terminal, explanation, fake_router, last_answer
+from tests.support.fake_router import Terminal, explanation, fake_router, head, last_answer
 
 
 @pytest.fixture
@@ -133,6 +133,11 @@ def test_each_action_has_its_command(path: str, typed: str) -> None:
 def test_an_action_without_a_command_is_shown_as_a_request() -> None:
     action = {"method": "POST", "path": "/api/dispatch-jobs/j1/cancel"}
     assert command_of(action) == "POST /api/dispatch-jobs/j1/cancel"
+
+
+def test_a_head_that_failed_once_failed_one_time(terminal: Terminal) -> None:
+    terminal.router.answer("GET /monitoring/explain/order-2", explanation(head=head(failures=1)))
+    assert "(on hold, failed 1 time, to http://shop.test/hook)\n" in terminal.works("explain", "order-2")
 
 
 def test_an_answer_names_its_status_once(terminal: Terminal) -> None:

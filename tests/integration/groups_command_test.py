@@ -140,12 +140,36 @@ def test_a_pool_and_an_endpoint_are_paused_and_resumed(terminal: Terminal) -> No
     router.answer("POST /monitoring/pools/P%201/pause", view)
     router.answer("POST /monitoring/pools/P%201/resume", {**view, "pausedBy": None})
     said = terminal.works("pause", "pool", "P 1")
-    assert said == "Pool P 1 is paused by ann; 1,200 messages wait in it, 3 attempts are in flight.\n"
+    assert said == "Pool P 1 is paused by ann; 1,200 messages wait in this router, 3 attempts are in flight.\n"
     assert terminal.works("resume", "pool", "P 1").startswith("Pool P 1 is not paused any more; ")
     query = "endpoint=http%3A%2F%2Fshop.test%2Fhook%3Fa%3Db"
     router.answer(f"POST /monitoring/endpoints/pause?{query}", endpoint(pausedBy=""))
     router.answer(f"POST /monitoring/endpoints/resume?{query}", endpoint())
     said = terminal.works("pause", "endpoint", "http://shop.test/hook?a=b")
-    assert said.startswith("Endpoint http://shop.test/hook?a=b is paused; 12 groups wait for it, ")
+    assert said.startswith("Endpoint http://shop.test/hook?a=b is paused; 12 groups wait for it in this router, ")
     assert "is not paused any more" in terminal.works("resume", "endpoint", "http://shop.test/hook?a=b")
     assert "'queue'" in terminal.misused("pause", "queue", "x")
+
+
+def test_one_message_one_group_and_one_attempt_are_said_as_one(terminal: Terminal) -> None:
+    view = {"code": "P", "queued": 1, "inFlight": 1, "pausedBy": "ann", "pausedForMs": 0}
+    terminal.router.answer("POST /monitoring/pools/P/pause", view)
+    said = "Pool P is paused by ann; 1 message waits in this router, 1 attempt is in flight.\n"
+    assert terminal.works("pause", "pool", "P") == said
+    query = "endpoint=http%3A%2F%2Fshop.test%2F"
+    terminal.router.answer(f"POST /monitoring/endpoints/resume?{query}", endpoint(waiting=1))
+    said = (
+        "Endpoint http://shop.test/ is not paused any more; 1 group waits for it in this router, 1 attempt is in "
+        "flight.\n"
+    )
+    assert terminal.works("resume", "endpoint", "http://shop.test/") == said
+    terminal.router.answer("GET /monitoring/groups/g", group(group="g", head=head(failures=1)))
+    terminal.router.answer("POST /monitoring/messages/embedded-x-1/skip", DONE)
+    assert " of group g (failed 1 time, last answer: " in terminal.works("groups", "skip", "g", typed="y\n")
+
+
+def test_a_pool_that_the_router_does_not_have_now_is_paused_and_resumed_all_the_same(terminal: Terminal) -> None:
+    terminal.router.answer("POST /monitoring/pools/P/pause", b"null")
+    terminal.router.answer("POST /monitoring/pools/P/resume", b"null")
+    assert terminal.works("pause", "pool", "P") == "Pool P is paused; this router has no such pool now.\n"
+    assert terminal.works("resume", "pool", "P") == "Pool P is not paused any more; this router has no such pool now.\n"

@@ -14,10 +14,11 @@ from flowcatalyst.router.blocked import RETURN_S
 from flowcatalyst.router.breaker import BreakerState
 from flowcatalyst.router.limits import PoolLimits
 from flowcatalyst.router.outages import TOLD_AT_MOST, TOLD_PER_ORIGIN, DeadLetterOutages
+from flowcatalyst.router.pauses import PauseKind
 from tests.support.hosts import QueueKind, World
 from tests.support.rig import ERROR_500, NOT_YET, UNREACHABLE, outgoing
 from tests.support.traffic import HEALTHY, SILENT, any_kind, spread
-from tests.support.virtual_loop import VirtualClock
+from tests.support.virtual_loop import VirtualClock, until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -332,6 +333,29 @@ async def test_a_blocked_message_that_went_elsewhere_is_forgotten() -> None:
         queue.receive = nothing  # type: ignore[method-assign, assignment]
         await asyncio.sleep(300 + RETURN_S + 60)
         assert world.engine.group_outages.blocked == []
+
+
+async def test_a_blocked_message_of_a_paused_pool_is_not_taken_for_one_that_went_elsewhere() -> None:
+    world = World(POOL=PoolLimits(concurrency=5))
+    world.queue("embedded")
+    told = Told(world)
+    world.hosts.refuse("stuck", ERROR_500)
+    await world.publish("embedded", outgoing("stuck", "g", pool="POOL"))
+    async with world.running():
+        engine = world.engine
+        await until(lambda: any(one.is_nacked for one in engine.failed.by_message.values()))
+        engine.acts.pause(PauseKind.POOL, "POOL", "ann")
+        await asyncio.sleep(300 + RETURN_S + 960)
+        assert [one.message_id for one in engine.group_outages.blocked] == ["stuck"]
+        assert told.of(BLOCKED) == [(BLOCKED, "pool POOL")]
+        spent = len(world.started())
+        await engine.acts.resume(PauseKind.POOL, "POOL")
+        await engine.group_outages.look()  # before its queue had time to show it
+        assert [one.message_id for one in engine.group_outages.blocked] == ["stuck"]
+        await asyncio.sleep(60)
+        assert len(world.started()) > spent
+        [warning] = [one for one in world.warnings.recent() if one.code is BLOCKED]
+        assert warning.message.endswith("; to see what can be done, run: flowcatalyst explain stuck")
 
 
 async def test_what_is_remembered_of_blocked_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

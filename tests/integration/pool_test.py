@@ -177,7 +177,7 @@ async def test_every_waiting_message_can_say_what_it_waits_for() -> None:
         assert waits("a2") == ("its turn in group a", "a1", None)
         assert waits("b1") == ("a free slot: 1 of 1 are busy", None, None)
         await rig.until_started(2)
-        assert waits("a1") == ("retry after 1 failed attempt", None, 1.1)
+        assert waits("a1") == ("its next attempt, after 1 failed attempt", None, 1.1)
         assert waits("a2") == ("its turn in group a", "a1", 1.1)
         await asyncio.sleep(0.2)
         assert waits("c1") == ("a permit: 2 attempts per minute are used up", None, 60.0)

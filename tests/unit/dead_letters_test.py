@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from flowcatalyst.control import dead_letters
 from flowcatalyst.control.dead_letters import DeadLetters, UnknownQueueError
 from flowcatalyst.core.errors import InvalidMessageError
-from flowcatalyst.core.message import Delivery, DispatchMode, MessagePointer, encode_pointer
+from flowcatalyst.core.message import Delivery, DispatchMode, MessagePointer, encode_pointer, parse_pointer
 from flowcatalyst.http.interpret import interpret
 from flowcatalyst.queues.memory import MemoryQueue
 from tests.support.clocks import SetClock
@@ -24,12 +25,12 @@ async def letters(tmp_path: Path) -> AsyncIterator[DeadLetters]:
     await store.close()
 
 
-def dead(name: str, group: str = "g", mode: DispatchMode | None = None) -> Delivery:
+def dead(name: str, group: str = "g", mode: DispatchMode | None = None, queue: str = "q") -> Delivery:
     pointer = MessagePointer(id=name, mediation_target="http://x.test/", auth_token="t", dispatch_mode=mode)
     delivery = Delivery(f"q-{name}", 1, encode_pointer(pointer).decode(), group, failures=3)
     delivery.pointer = pointer
     delivery.source = RecordingSource()
-    delivery.source.name = "q"
+    delivery.source.name = queue
     return delivery
 
 
@@ -83,6 +84,45 @@ async def test_a_letter_of_an_unknown_queue_is_kept_and_says_so(letters: DeadLet
     with pytest.raises(UnknownQueueError, match="'q' is not known here"):
         await letters.replay(letter, {})
     assert await letters.count() == 1
+
+
+async def replayed_until_it_fails(letters: DeadLetters, queues: dict[str, MemoryQueue]) -> tuple[int, str]:
+    """How many, and what the end says."""
+    replayed = 0
+    try:
+        async for count in letters.replay_all(queues):
+            replayed += count
+    except UnknownQueueError as error:
+        return replayed, str(error)
+    pytest.fail("it did not say that a queue is unknown")
+
+
+async def test_letters_of_unknown_queues_stay_when_all_others_are_replayed_and_the_end_says_how_many_of_which(
+    letters: DeadLetters,
+) -> None:
+    queue = MemoryQueue("q", SetClock())
+    for name, of in (("m1", "gone"), ("m2", "q"), ("m3", "away"), ("m4", "gone"), ("m5", "q")):
+        await letters.record(dead(name, queue=of), "HTTP 404", NOT_FOUND)
+    assert await replayed_until_it_fails(letters, {"q": queue}) == (
+        2,
+        "2 dead letters were replayed, 2 of queue 'gone' and 1 of queue 'away' were not: these queues are not known "
+        "here",
+    )
+    assert [parse_pointer(delivery.body).id for delivery in await queue.receive(10, 0)] == ["m2", "m5"]
+    assert [letter.message_id for letter in await letters.page()] == ["m1", "m3", "m4"]
+
+
+async def test_letters_of_an_unknown_queue_keep_none_behind_them_from_being_replayed(
+    letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dead_letters, "REPLAY_BATCH", 2)
+    queue = MemoryQueue("q", SetClock())
+    for number in range(5):
+        await letters.record(dead(f"gone{number}", queue="gone"), "HTTP 404", NOT_FOUND)
+    await letters.record(dead("m1"), "HTTP 404", NOT_FOUND)
+    said = "1 dead letter was replayed, 5 of queue 'gone' were not: that queue is not known here"
+    assert await replayed_until_it_fails(letters, {"q": queue}) == (1, said)
+    assert len(queue) == 1
 
 
 async def test_purging_removes_one_or_all(letters: DeadLetters) -> None:

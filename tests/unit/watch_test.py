@@ -315,3 +315,19 @@ class TestBacklog:
         await backlog.look()
         assert codes(warnings) == [WarningCode.QUEUE_BACKLOG_OVER, WarningCode.QUEUE_BACKLOG]
         assert all(warning.acknowledged for warning in warnings.recent())
+
+    async def test_a_pool_that_is_made_during_a_look_is_looked_at_with_the_others(self) -> None:
+        rig = Rig(default=PoolLimits(concurrency=1))
+
+        class Slow(MemoryQueue):
+            async def depth(self) -> Depth:
+                if "NEW" not in rig.router.pools:  # while the queue is asked
+                    rig.router.add_pool("NEW", PoolLimits(concurrency=1, parked_limit=0))
+                return await super().depth()
+
+        async with rig:
+            queue = Slow("q", rig.clock, selects_pools=True)
+            await queue.publish([outgoing(f"m{n}", f"g{n}", pool="NEW") for n in range(900)])
+            await Backlog({"q": queue}, rig.warnings, rig.router.all_pools).look()
+            [warning] = [one for one in rig.warnings.recent() if one.code is WarningCode.QUEUE_FULL]
+            assert warning.message.startswith("pool NEW is full: ")

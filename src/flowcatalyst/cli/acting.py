@@ -1,8 +1,7 @@
 """`flowcatalyst skip`, `retry`, `pause` and `resume`: acting on one message, pool or endpoint of a router that runs."""
 
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
@@ -10,6 +9,7 @@ from flowcatalyst.cli.groups import Yes, skip_head
 from flowcatalyst.cli.router_api import Key, Router, RouterApi
 from flowcatalyst.cli.words import confirm, print_text, said
 from flowcatalyst.core.errors import FlowCatalystError
+from flowcatalyst.core.words import count
 
 MessageId = Annotated[str, typer.Argument(metavar="ID", help="Of the message: its sender's, or its broker's")]
 
@@ -67,27 +67,18 @@ def resume(what: What, name: Name, router: Router = None, key: Key = None) -> No
     _set(RouterApi(router, key), "resume", what, name)
 
 
-_NOT_HERE: Final = "this router has no such pool now"
-
-
-def _are(number: int, one: str, several: str) -> str:
-    return f"{number:,} {one if number == 1 else several}"
-
-
-def _in_flight(view: Mapping[str, Any]) -> str:
-    return f"{_are(view['inFlight'], 'attempt is', 'attempts are')} in flight"
-
-
 def _set(api: RouterApi, action: str, what: Pausable, name: str) -> None:
     if what is Pausable.POOL:
         view: Any = api.post("/monitoring/pools", name, action)
-        if view is None:  # it is not there now
-            print_text(f"Pool {name} is {'paused' if action == 'pause' else 'not paused any more'}; {_NOT_HERE}.")
+        if view is None:
+            state = "is paused" if action == "pause" else "is not paused any more"
+            print_text(f"Pool {name} {state}; this router has no such pool now.")
             return
-        waiting = f"{_are(view['queued'], 'message waits', 'messages wait')} in this router, {_in_flight(view)}"
+        waiting = f"{count(view['queued'], 'message waits', 'messages wait')} in this router"
     else:
         view = api.post(f"/monitoring/endpoints/{action}", query={"endpoint": name})
-        waiting = f"{_are(view['waiting'], 'group waits', 'groups wait')} for it in this router, {_in_flight(view)}"
+        waiting = f"{count(view['waiting'], 'group waits', 'groups wait')} for it in this router"
     by = f" by {view['pausedBy']}" if view["pausedBy"] else ""
     state = f"is paused{by}" if view["pausedBy"] is not None else "is not paused any more"
-    print_text(f"{what.capitalize()} {name} {state}; {waiting}.")
+    in_flight = f"{count(view['inFlight'], 'attempt is', 'attempts are')} in flight"
+    print_text(f"{what.capitalize()} {name} {state}; {waiting}, {in_flight}.")

@@ -16,6 +16,7 @@ from flowcatalyst.core.errors import FlowCatalystError, InvalidMessageError, Sto
 from flowcatalyst.core.message import Delivery, Outcome, parse_pointer, without_mark
 from flowcatalyst.core.targets import endpoint_of
 from flowcatalyst.core.tasks import Tasks
+from flowcatalyst.core.words import count
 from flowcatalyst.queues.contract import Outgoing, Publisher
 from flowcatalyst.queues.front import FrontQueue
 from flowcatalyst.storage.migrations import Migrations, numbered_steps
@@ -191,10 +192,10 @@ class DeadLetters:
 
     async def replay_all(self, publishers: Mapping[str, Publisher], wanted: LetterFilter = ANY) -> AsyncIterator[int]:
         """Replay every letter of a filter that there is now, oldest first; yields how many, as they go. Those that end
-        here again meanwhile, and those whose body is not text, are not touched. Raises `UnknownQueueError` in the end
-        if some are of queues that are not known here: these stay.
+        here again meanwhile, and those whose body is not text, are not touched. Those of queues that are not known
+        here stay too, which `UnknownQueueError` tells in the end.
         """
-        last, after, unknown = await self._last_number(), 0, Counter[str]()
+        last, after, replayed, unknown = await self._last_number(), 0, 0, Counter[str]()
         while True:
             async with self._replaying:
                 found = await self.page(REPLAY_BATCH, after, wanted=wanted)
@@ -209,10 +210,14 @@ class DeadLetters:
                         unknown[queue] += len(mine)
                         continue
                     await self._replay_batch(mine, publishers)
+                    replayed += len(mine)
                     yield len(mine)
         if unknown:
-            left = ", ".join(f"{number} of queue {queue!r}" for queue, number in unknown.items())
-            raise UnknownQueueError(f"all were replayed but {left}, which is not known here: these stay dead letters")
+            done = count(replayed, "dead letter was", "dead letters were")
+            left = " and ".join(f"{number:,} of queue {queue!r}" for queue, number in unknown.items())
+            were = "was" if unknown.total() == 1 else "were"
+            queues = "that queue is" if len(unknown) == 1 else "these queues are"
+            raise UnknownQueueError(f"{done} replayed, {left} {were} not: {queues} not known here")
 
     async def purge(self, number: int) -> bool:
         return await self._delete([number]) == 1

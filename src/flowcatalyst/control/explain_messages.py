@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from flowcatalyst.control.explanation import (
+    BY_A_PERSON,
     Action,
     Explanation,
     ThingKind,
@@ -12,10 +13,12 @@ from flowcatalyst.control.explanation import (
     of_group,
     of_message,
     of_pool,
+    of_stop,
     seconds,
     segment,
 )
 from flowcatalyst.control.group_states import Answer, Head, Where
+from flowcatalyst.control.stored_messages import pool_of
 from flowcatalyst.control.view import RouterView
 from flowcatalyst.control.waits import pool_code_of, wait_of
 from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
@@ -28,6 +31,7 @@ from flowcatalyst.router.cause import Cause
 from flowcatalyst.router.explain import Wait
 from flowcatalyst.router.pauses import PauseKind, Stop
 from flowcatalyst.router.pool import Pool
+from flowcatalyst.router.rate import WINDOW_S
 
 ESTIMATED_FROM_S: Final = 300.0
 _STATES: Final = {
@@ -74,13 +78,16 @@ class Messages:
     # In the router
 
     def _owned(self, delivery: Delivery) -> Explanation:
-        wait, name = wait_of(self._app, delivery), delivery.pointer.id
+        as_it_stands, name = wait_of(self._app, delivery), delivery.pointer.id
+        wait = as_it_stands  # but if a person stopped the first of its group, that is what it waits for
         pool, known = self._engine.acts.pool_of(delivery), self._engine.failed.of(delivery)
         at_head = wait  # what the first of its group waits for
         if wait.first is not None and pool is not None and pool.has(wait.first):
             at_head = pool.explain(wait.first)
             if at_head.cause in _BY_PEOPLE:
                 wait = replace(wait, cause=at_head.cause)
+        elif (stop := self._stop_of_away(wait)) is not None:
+            wait = replace(wait, cause=_STOPPED[stop.kind])
         state = _STATES.get(wait.cause, ThingState.WAITING)
         if state is ThingState.WAITING and pool is not None and _is_parked(pool, delivery):
             state = ThingState.PARKED
@@ -88,7 +95,8 @@ class Messages:
         found.pool, found.queue = pool_code_of(delivery), delivery.source.name
         found.group = delivery.group if delivery.ordered else None
         found.pointer, found.safe_to_send_again = delivery.pointer, False
-        found.next_attempt_in_s = None if wait.until is None else max(0.0, wait.until - self._now)
+        if wait.until is not None and wait.cause not in _BY_PEOPLE:
+            found.next_attempt_in_s = max(0.0, wait.until - self._now)
         found.facts = {
             "attempts": delivery.number,
             "failures": delivery.failures,
@@ -101,7 +109,7 @@ class Messages:
             self._add_answer(found, known)
         if wait.first is not None:
             self._behind(found, wait.first, pool)
-        found.head = self._head(wait.first or delivery, wait)
+        found.head = self._head(wait.first or delivery, as_it_stands)
         self._sentences(found, delivery, wait, pool)
         self._estimate(found, delivery, wait, at_head, pool)
         self._actions(found, delivery, wait)
@@ -117,9 +125,16 @@ class Messages:
             found.chain.append(
                 f"Message {first.pointer.id}, the first of group {first.group}, {_is_in_queue(failed, self._now)}."
             )
+            if (stop := self._engine.acts.stop_of(failed)) is not None:
+                found.chain.append(f"It also waits for {stop.what}.")
         if failed is not None and found.last_answer is None:
             self._add_answer(found, failed)
             found.pointer = first.pointer
+
+    def _stop_of_away(self, wait: Wait) -> Stop | None:
+        """Who stopped the first of a group that is back in its queue."""
+        away = None if wait.first is None else self._engine.failed.of(wait.first)
+        return None if away is None else self._engine.acts.stop_of(away)
 
     def _head(self, first: Delivery, wait: Wait) -> Head:
         where = {Cause.ANSWER: Where.IN_FLIGHT, Cause.SLOW_HEAD: Where.IN_FLIGHT, Cause.AWAY_HEAD: Where.IN_QUEUE}
@@ -152,7 +167,7 @@ class Messages:
             found.estimate = "It is on its way."
             return
         if found.state in (ThingState.PAUSED, ThingState.HELD, ThingState.STANDBY):
-            found.estimate = "When a person lets it go on." if found.state is not ThingState.STANDBY else found.estimate
+            found.estimate = BY_A_PERSON if found.state is not ThingState.STANDBY else found.estimate
             return
         if at_head.until is None and at_head.cause not in _FORESEEN:
             return  # an answer, a slot for its endpoint: nobody knows when
@@ -163,16 +178,20 @@ class Messages:
         if group is not None and wait.first is not None:
             ahead = next((place for place, one in enumerate(group) if one is delivery), 0) + (group.busy is not None)
         begins_s = 0.0 if at_head.until is None else max(0.0, at_head.until - self._now)
-        if at_head.cause in _FORESEEN:
-            pace_s = attempt_s / max(1, pool.limits.concurrency)
-            if pool.limits.rate_per_minute:
-                pace_s = max(pace_s, 60.0 / pool.limits.rate_per_minute)
-            begins_s += pool.ready_count * pace_s
-        found.estimate_s = begins_s + ahead * attempt_s
+        ready = pool.ready_count if at_head.cause in _FORESEEN else 0
+        attempts_s = ready * attempt_s / max(1, pool.limits.concurrency) + ahead * attempt_s
+        found.estimate_s = begins_s + max(attempts_s, self._permits_s(pool, ready + ahead))
         failing = wait.first is not None and self._engine.failed.of(wait.first) is not None
         condition = ", if the first of its group is delivered then" if failing else ""
         about = "Within a second" if found.estimate_s < 1.0 else f"In about {seconds(found.estimate_s)}"
         found.estimate = f"{about}{condition}."
+
+    def _permits_s(self, pool: Pool, attempts: int) -> float:
+        """How long the rate limit makes the last of so many attempts wait, from when there is a permit on."""
+        if not pool.limits.rate_per_minute:
+            return 0.0
+        at_once = max(1, pool.rate.available(self._now) or 0)
+        return max(0, attempts - at_once) * WINDOW_S / pool.limits.rate_per_minute
 
     def _actions(self, found: Explanation, delivery: Delivery, wait: Wait) -> None:
         if wait.cause is Cause.POOL_PAUSED:
@@ -232,14 +251,8 @@ class Messages:
         found.cause = _STOPPED[stop.kind]
         found.chain.append(f"It also waits for {stop.what}.")
         found.next_attempt_in_s = found.estimate_s = None
-        found.estimate = "When a person lets it go on."
-        if stop.kind is PauseKind.POOL:
-            found.actions.append(of_pool(stop.name, "resume", f"resume pool {stop.name}"))
-        elif stop.kind is PauseKind.GROUP:
-            found.actions.append(of_group(stop.name, "release", f"release group {stop.name}"))
-        else:
-            path = f"/monitoring/endpoints/resume?endpoint={segment(stop.name)}"
-            found.actions.append(Action("resume", path, f"resume {stop.name}"))
+        found.estimate = BY_A_PERSON
+        found.actions.append(of_stop(stop))
 
     def _delivered(self, name: str, at: float) -> Explanation:
         text = f"Message {name} was delivered {seconds(self._now - at)} ago."
@@ -317,7 +330,7 @@ class Messages:
         if not self._app.at_work:
             found.state, found.cause = ThingState.STANDBY, "STANDBY"
             found.chain.append("This router does not work now: it is a standby or disabled.")
-        elif (stop := self._stop_of(stored, found, pool)) is not None:
+        elif (stop := self._stop_of(stored, head)) is not None:
             self._stopped(found, stop)
         elif pool is not None and lane.lock is Lock.NONE and not pool.free_capacity:
             found.cause = Cause.CAPACITY
@@ -334,19 +347,20 @@ class Messages:
         found.actions.append(of_message(found.id, "skip", "give it up: it becomes a dead letter"))
         return found
 
-    def _stop_of(self, stored: StoredMessage, found: Explanation, pool: Pool | None) -> Stop | None:
-        """Whom it waits for, in the pool that it will go to."""
+    def _stop_of(self, stored: StoredMessage, head: FailedMessage | None) -> Stop | None:
+        """Who stopped it, or the first of its group, in the pool that it will go to."""
         target: str | None = None
         with suppress(InvalidMessageError):
             target = parse_pointer(stored.body).mediation_target
-        code = pool.code if pool is not None else found.pool or DEFAULT_POOL
-        return self._engine.pauses.stop_of(code, found.group, target, endpoint_of, origin_of)
+        lane, pauses = stored.group, self._engine.pauses
+        stop = pauses.stop_of(pool_of(self._app, lane.pool), lane.group, target, endpoint_of, origin_of)
+        return stop if stop is not None or head is None else self._engine.acts.stop_of(head)
 
     def never_seen(self, name: str, kind: ThingKind | None) -> Explanation:
         what = "message, job, event, group or pool" if kind is None else kind.lower()
         text = f"No {what} {name!r} is known here: it was never seen, or was delivered longer ago than is remembered."
         if kind in (None, ThingKind.GROUP):
-            text += " A group is known as long as a message of it waits or is held."
+            text += " A group is known as long as a message of it waits, or somebody holds it."
         if not self._app.at_work:
             text = f"No {what} {name!r} is known here, and this router does not work now: ask the primary one."
         found = Explanation(name, ThingKind.UNKNOWN, ThingState.NEVER_SEEN, "NEVER_SEEN", text)
@@ -354,6 +368,8 @@ class Messages:
         return found
 
     def _add_answer(self, found: Explanation, failed: FailedMessage) -> None:
+        if failed.answered_at is None:
+            return
         ago_s = self._now - failed.answered_at
         found.last_answer = Answer(failed.status, failed.detail, failed.excerpt, ago_s)
         found.chain.append(f"Its latest attempt, {seconds(ago_s)} ago, got: {failed.detail}.")

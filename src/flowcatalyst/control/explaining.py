@@ -5,10 +5,20 @@ from typing import Final
 
 from flowcatalyst.control.explain_dispatch import explain_event, explain_job, explain_job_group
 from flowcatalyst.control.explain_messages import Messages
-from flowcatalyst.control.explanation import Explanation, ThingKind, ThingState, of_group, of_pool, seconds
+from flowcatalyst.control.explanation import (
+    BY_A_PERSON,
+    Explanation,
+    ThingKind,
+    ThingState,
+    of_group,
+    of_pool,
+    of_stop,
+    seconds,
+)
 from flowcatalyst.control.group_states import GroupStates, Where
 from flowcatalyst.control.group_states import Standing as GroupStateKind
 from flowcatalyst.control.view import RouterView
+from flowcatalyst.router.pauses import PauseKind
 from flowcatalyst.router.pool import Pool
 
 SEARCH_WITHIN_S: Final = 10.0  # of a queue, for a message that it has not shown yet
@@ -84,9 +94,13 @@ async def explain_group(app: RouterView, name: str) -> Explanation | None:
     if state.next_attempt_in_s is not None:
         found.estimate_s = state.next_attempt_in_s
         found.estimate = f"Its next attempt is due in {seconds(state.next_attempt_in_s)}."
+    if state.held_by is not None or state.stop is not None:
+        found.estimate = BY_A_PERSON
+    if state.stop is not None and state.stop.kind is not PauseKind.GROUP:
+        found.actions.append(of_stop(state.stop))
     if state.held_by is not None:
         found.actions.append(of_group(name, "release", "let it go on"))
-    if head is not None and head.where is not Where.IN_FLIGHT and state.held_by is None:
+    elif head is not None and head.where is not Where.IN_FLIGHT and state.stop is None:
         found.actions.append(of_group(name, "retry-head", f"try message {head.id} now"))
     if head is not None:
         found.actions.append(of_group(name, "skip-head", f"give up message {head.id}: it becomes a dead letter"))

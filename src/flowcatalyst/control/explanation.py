@@ -2,10 +2,14 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 from urllib.parse import quote
 
 from flowcatalyst.control.group_states import Answer, Head
 from flowcatalyst.core.message import MessagePointer
+from flowcatalyst.router.pauses import PauseKind, Stop
+
+BY_A_PERSON: Final = "When a person lets it go on."  # an estimate
 
 Fact = str | int | float | bool | None
 
@@ -93,6 +97,15 @@ def of_group(group: str, act: str, text: str) -> Action:
 
 def of_job(job_id: str, act: str, text: str) -> Action:
     return Action(act, f"/api/dispatch-jobs/{segment(job_id)}/{act}", text)
+
+
+def of_stop(stop: Stop) -> Action:
+    """Ends it."""
+    if stop.kind is PauseKind.POOL:
+        return of_pool(stop.name, "resume", f"resume pool {stop.name}")
+    if stop.kind is PauseKind.GROUP:
+        return of_group(stop.name, "release", f"release group {stop.name}")
+    return Action("resume", f"/monitoring/endpoints/resume?endpoint={segment(stop.name)}", f"resume {stop.name}")
 
 
 def seconds(value: float) -> str:

@@ -21,6 +21,7 @@ from flowcatalyst.queues.inspection import COUNTED, InspectableQueue, Lock, Stor
 from flowcatalyst.router.blocked import FailedMessage
 from flowcatalyst.router.cause import Cause
 from flowcatalyst.router.explain import Wait
+from flowcatalyst.router.pauses import Stop
 from flowcatalyst.router.pool import Pool
 
 HANGS_S: Final = 10.0  # an attempt under way for so long blocks its group
@@ -93,6 +94,7 @@ class GroupState:
     held_by: str | None
     held_s: float | None
     pointer: MessagePointer | None = None  # of the first, for who has to keep its secrets
+    stop: Stop | None = None  # who stopped the first
 
 
 class GroupFilter(NamedTuple):
@@ -135,10 +137,11 @@ class GroupStates:
     def __init__(self, app: RouterView) -> None:
         self._app = app
         self._now = app.clock.monotonic()
-        self._blocking: dict[str, FailedMessage] = {}  # by group: what it has waited for longest
+        self._blocking: dict[tuple[str, str], FailedMessage] = {}  # by group and pool: what it has waited for longest
         for one in app.engine.failed.by_message.values():
-            if one.blocks and (one.group not in self._blocking or one.since < self._blocking[one.group].since):
-                self._blocking[one.group] = one
+            known = self._blocking.get((one.group, one.pool))
+            if one.blocks and (known is None or one.since < known.since):
+                self._blocking[one.group, one.pool] = one
 
     async def page(self, which: GroupFilter, limit: int, after: Cursor | None = None) -> GroupPage:
         """Those that stand still first, longest first."""
@@ -159,7 +162,7 @@ class GroupStates:
         """None: neither the router nor a queue that can be asked knows of it."""
         stored = await self._look_at([group])
         pools = [pool.code for pool in self._app.router.all_pools() if pool.has_group(group)]
-        failed = [self._blocking[group].pool] if group in self._blocking else []
+        failed = [code for name, code in self._blocking if name == group]
         for code in (*pools, *failed, *([stored[group].pool] if group in stored else [])):
             state = self._state(group, code, stored.get(group))
             if state is not None:
@@ -181,7 +184,7 @@ class GroupStates:
 
     def count_blocked(self, stored: dict[str, StoredGroup]) -> int:
         """That stand still, as far as this router knows; `stored` are those that failed before it was started too."""
-        return len({row.group for row in self._blocked_rows(stored)})
+        return sum(1 for _ in self._blocked_rows(stored))
 
     # Which groups there are
 
@@ -226,7 +229,7 @@ class GroupStates:
     def _state(self, group: str, code: str, stored: StoredGroup | None) -> GroupState | None:
         engine = self._app.engine
         pool = next((one for one in self._app.router.all_pools() if one.code == code and one.has_group(group)), None)
-        found = engine.acts.head(group, code) if pool is not None else self._blocking.get(group)
+        found = engine.acts.head(group, code) if pool is not None else self._blocking.get((group, code))
         if isinstance(found, Delivery) and pool is not None:
             state = self._in_pool(group, pool, found)
         elif isinstance(found, FailedMessage):
@@ -238,7 +241,7 @@ class GroupStates:
         else:
             return None
         held = engine.pauses.groups.get(group)
-        if held is None:
+        if held is None or (isinstance(found, Delivery) and found.terms is not None):  # jobs are held in their database
             return state
         held_s = max(0.0, self._app.clock.wall() - held.since)
         return replace(state, state=Standing.HELD, held_by=held.by, held_s=held_s)
@@ -270,13 +273,15 @@ class GroupStates:
             held_by=None,
             held_s=None,
             pointer=head.pointer,
+            stop=self._app.engine.acts.stop_of(head),
         )
 
     def _in_queue(self, group: str, head: FailedMessage, stored: StoredGroup | None) -> GroupState:
         due_s: float | None = max(0.0, head.due_at - self._now)
         where = f"Message {head.message_id} was nacked to queue {head.queue}"
         when = f"is due again in {due_s:.0f} s" if due_s else "is shown again when its group has its turn"
-        if (stop := self._app.engine.acts.stop_of(head)) is not None:
+        stop = self._app.engine.acts.stop_of(head)
+        if stop is not None:
             due_s, when = None, f"waits for {stop.what}"
         return GroupState(
             group=group,
@@ -293,6 +298,7 @@ class GroupStates:
             held_by=None,
             held_s=None,
             pointer=head.pointer,
+            stop=stop,
         )
 
     def _only_stored(self, group: str, stored: StoredGroup) -> GroupState:
@@ -304,7 +310,8 @@ class GroupStates:
             Lock.DELAYED: f"failed {count(stored.head_failures, 'time')} and is due again in "
             f"{stored.due_in_s or 0.0:.0f} s",
         }[stored.lock]
-        stop = self._app.engine.pauses.stop_of(stored.pool, group, None, endpoint_of, origin_of)
+        code = stored_messages.pool_of(self._app, stored.pool)
+        stop = self._app.engine.pauses.stop_of(code, group, None, endpoint_of, origin_of)
         if stop is not None:
             what += f"; it also waits for {stop.what}"
         return GroupState(
@@ -321,6 +328,7 @@ class GroupStates:
             waits_for=f"Its first message, {stored.head_id}, {what}.",
             held_by=None,
             held_s=None,
+            stop=stop,
         )
 
     def _empty(self, group: str) -> GroupState:
@@ -330,7 +338,7 @@ class GroupStates:
         return GroupState(group, "", None, Standing.HELD, None, None, None, None, 0, False, text, pause.by, held_s)
 
     def _answer(self, known: FailedMessage | None) -> Answer | None:
-        if known is None:
+        if known is None or known.answered_at is None:
             return None
         return Answer(known.status, known.detail, known.excerpt, self._now - known.answered_at)
 

@@ -3,7 +3,7 @@ has not received them yet."""
 
 from flowcatalyst.control.view import RouterView
 from flowcatalyst.core.errors import InvalidMessageError
-from flowcatalyst.core.message import MessagePointer, parse_pointer
+from flowcatalyst.core.message import DEFAULT_POOL, MessagePointer, parse_pointer
 from flowcatalyst.core.words import count
 from flowcatalyst.queues.inspection import StoredMessage, inspectable
 from flowcatalyst.router.blocked import FailedMessage
@@ -31,7 +31,7 @@ def as_failed(app: RouterView, queue: str, stored: StoredMessage) -> FailedMessa
     failed = f"{count(stored.failures, 'failed attempt')} before this router was started"
     return FailedMessage(
         group=stored.group.group or "",
-        pool=stored.group.pool,
+        pool=pool_of(app, stored.group.pool),
         broker_id=stored.broker_id,
         message_id=stored.broker_id if pointer is None else pointer.id,
         since=now,
@@ -42,6 +42,12 @@ def as_failed(app: RouterView, queue: str, stored: StoredMessage) -> FailedMessa
         failures=stored.failures,
         is_nacked=True,
     )
+
+
+def pool_of(app: RouterView, code: str) -> str:
+    """The pool that takes what names this one."""
+    pools = app.router.pools
+    return code if code in pools or DEFAULT_POOL not in pools else DEFAULT_POOL
 
 
 def pointer_of(stored: StoredMessage) -> MessagePointer | None:

@@ -80,17 +80,21 @@ class Acts:
     def pool_of(self, delivery: Delivery) -> Pool | None:
         return next((pool for pool in self._pools() if pool.code == delivery.pool and pool.has(delivery)), None)
 
-    def stop_of(self, one: FailedMessage) -> Stop | None:
-        """Whom one that waits in its queue would wait for there, or here."""
+    def stop_of(self, one: Found) -> Stop | None:
+        """Whom it waits for, wherever it is, or would wait for if nothing else kept it."""
         target = None if one.pointer is None else one.pointer.mediation_target
         named = one.pool if one.pointer is None else one.pointer.pool_code or DEFAULT_POOL
         code = named if named in self._pauses.pools else one.pool
-        return self._pauses.stop_of(code, one.group, target, endpoint_of, origin_of)
+        group = one.group
+        if isinstance(one, Delivery) and (not one.ordered or one.terms is not None):
+            group = None  # as `Pauses.gate_of` sees it
+        return self._pauses.stop_of(code, group, target, endpoint_of, origin_of)
 
     # Messages
 
     async def retry(self, found: Found) -> Done:
         """Try a message now that waits for its next attempt."""
+        found = self._as_it_is_now(found)
         if isinstance(found, FailedMessage):
             return await self._retry_in_queue(found)
         name, pool = f"message {found.pointer.id}", self.pool_of(found)
@@ -108,16 +112,15 @@ class Acts:
 
     async def skip(self, found: Found, by: str) -> Done:
         """Give a message up: it becomes a dead letter and its group goes on."""
-        reason = f"skipped by {by}"
+        found, reason = self._as_it_is_now(found), f"skipped by {by}"
         if isinstance(found, FailedMessage):
             self._skips.add(found.broker_id, f"{reason}; last: {found.detail}")
-            retried = await self._show(found)
-            if retried.done and (stop := self.stop_of(found)) is not None and stop.kind is PauseKind.POOL:
-                return Done(True, f"message {found.message_id} becomes a dead letter when pool {stop.name} is resumed")
-            if retried.done:
-                return Done(True, f"message {found.message_id} becomes a dead letter now")
-            when = f"message {found.message_id} becomes a dead letter when its queue shows it again"
-            return Done(True, f"{when}: {retried.text}")
+            shown, name, stop = await self._show(found), f"message {found.message_id}", self.stop_of(found)
+            resumed = f"pool {stop.name} is resumed" if stop is not None and stop.kind is PauseKind.POOL else ""
+            if shown.done:
+                return Done(True, f"{name} becomes a dead letter {f'when {resumed}' if resumed else 'now'}")
+            when = f"{resumed} and its queue shows it again" if resumed else "its queue shows it again"
+            return Done(True, f"{name} becomes a dead letter when {when}: {shown.text}")
         name, pool = f"message {found.pointer.id}", self.pool_of(found)
         if found.terms is not None:
             return Done(False, f"{name} is a dispatch job: cancel that")
@@ -130,12 +133,18 @@ class Acts:
         self._skips.add(found.broker_id, found.skip)
         if wait.under_way:
             return Done(True, f"an attempt of {name} is under way: if that fails it becomes a dead letter")
-        if wait.cause is Cause.POOL_PAUSED and pool.paused:
-            return Done(True, f"{name} becomes a dead letter when pool {pool.code} is resumed")
         if wait.first is not None:
             return Done(True, f"{name} becomes a dead letter when its turn comes, after message {wait.behind}")
         pool.hurry(found)
+        if wait.cause is Cause.POOL_PAUSED and pool.paused:
+            return Done(True, f"{name} becomes a dead letter when pool {pool.code} is resumed")
+        if wait.cause is Cause.FENCE:
+            return Done(True, f"{name} becomes a dead letter when this router is sure that it is the primary")
         return Done(True, f"{name} becomes a dead letter now")
+
+    def _as_it_is_now(self, found: Found) -> Found:
+        """What waited in its queue may have come while somebody looked for it there."""
+        return (self._tracker.owned(found.broker_id) if isinstance(found, FailedMessage) else None) or found
 
     async def _retry_in_queue(self, one: FailedMessage) -> Done:
         if (stop := self.stop_of(one)) is not None:
@@ -222,8 +231,12 @@ class Acts:
             elif kind is PauseKind.ENDPOINT:
                 pool.resume_gate(gate_of_endpoint(name))
             elif kind is PauseKind.GROUP and (group := pool.group(name)) is not None and group.gate == HELD_GROUPS:
-                for delivery in list(group)[:1]:
+                for delivery in list(group)[:1]:  # a backoff or a breaker that it waits for here is not over by that
                     pool.hurry(delivery)
+        if kind is PauseKind.POOL:
+            for one in self._failed.by_message.values():
+                if one.pool == name:  # nobody asked for it before
+                    one.due_at = max(one.due_at, self._clock.monotonic())
         return was_paused
 
     async def show_group(self, group: str) -> None:

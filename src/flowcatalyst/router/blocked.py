@@ -33,7 +33,7 @@ class FailedMessage:
     failures: int = 0
     status: int | None = None
     excerpt: str = ""
-    answered_at: float = 0.0  # monotonic
+    answered_at: float | None = None  # monotonic; None: it was never tried here
     blocks: bool = True  # its group waits for it
     is_nacked: bool = False  # it went back to its queue then
     receipt: Any = None  # that it was nacked with

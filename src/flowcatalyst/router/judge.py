@@ -89,7 +89,7 @@ class Judge:
         """Record the dead letter before its message may be acked. If that fails the message stays in its queue."""
         tools = self._tools
         try:
-            await uninterrupted(self._tools.dead_letters.record(delivery, verdict.reason, outcome))
+            await uninterrupted(tools.dead_letters.record(delivery, verdict.reason, outcome))
         except Exception as error:
             self.warn(Severity.CRITICAL, f"dead letter not recorded: {error}")
             delay_s = tools.delays.nack_delay_s
@@ -103,11 +103,15 @@ class Judge:
     async def skip(self, delivery: Delivery) -> Verdict:
         """A person gave a message up: record it with what its latest attempt got. If that fails it stays."""
         known, outcome = self._tools.blocked.of(delivery), Outcome(Result.ERROR_PROCESS, detail="never tried")
+        answered_at = None if known is None else known.answered_at
         if known is not None:
             outcome = Outcome(Result.ERROR_PROCESS, status=known.status, detail=known.detail, excerpt=known.excerpt)
         about = {"message": delivery.pointer.id, "group": delivery.group, "pool": self._code, "reason": delivery.skip}
         log.info("message_skipped", action="message_skipped", **about)
-        return await self.dead_letter(delivery, Reject(delivery.skip), outcome)
+        verdict = await self.dead_letter(delivery, Reject(delivery.skip), outcome)
+        if (unrecorded := self._tools.blocked.of(delivery)) is not None:
+            unrecorded.answered_at = answered_at  # there was no attempt
+        return verdict
 
     def no_attempt(self, delivery: Delivery, shortage: LocalShortageError) -> str:
         """This machine could not make the attempt: nothing counts. Warns once for all; says what the message awaits."""

@@ -6,7 +6,7 @@ occupy no slot: one timer per pool ends the earliest of them.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from math import inf
 from operator import attrgetter
@@ -326,11 +326,13 @@ class Pool(PoolState):
         match verdict:
             case Ack():
                 self.stats.delivered += 1
+                if self._tools.skips:
+                    self._tools.skips.forget(delivery)  # it is no dead letter, even if it comes once more
                 self._ack(delivery)
             case Reject():
                 delivery.rejected = True
                 self.stats.dead_lettered += 1
-                self._ack(delivery, self._skip_is_over(delivery) if self._tools.skips else None)
+                self._ack(delivery)
             case Retry(after_s) if self.draining:
                 # Its followers are nacked after it and may not pass it meanwhile.
                 self._scheduler.finish(delivery)
@@ -344,29 +346,25 @@ class Pool(PoolState):
                 self._hold(delivery, after_s, f"its next attempt, after {policy.in_words(delivery.failures)}")
             case Nack(delay_s):
                 self._requeue(delivery, delay_s, self.limits.failure_scope if delivery.blocks_group else None)
-        if self._tools.skips and isinstance(verdict, Ack):
-            self._tools.skips.forget(delivery)
         self._nack_waiting(delivery)
         if self.admission.asked_in_vain:
             self._tell_capacity()
 
-    def _skip_is_over(self, delivery: Delivery) -> Callable[[], None]:
-        """Not before its queue has let it go: who is killed until then gets the message again, and nobody wants it."""
-        return lambda: self._tools.skips.forget(delivery)
-
-    def _ack(self, delivery: Delivery, done: Callable[[], None] | None = None) -> None:
+    def _ack(self, delivery: Delivery) -> None:
+        # A skip is over when its message is gone: who is killed before that gets it again, and nobody wants it.
+        is_skipped = bool(self._tools.skips) and self._tools.skips.find(delivery.broker_id) != ""
         if not (self.limits.ack_before_next and delivery.ordered):
             self._scheduler.finish(delivery)
-            delivery.source.ack(delivery, done)
+            delivery.source.ack(delivery, partial(self._tools.skips.forget, delivery) if is_skipped else None)
             return
 
         def acked() -> None:
-            if done is not None:
-                done()
             if self._scheduler.awaits_ack(delivery):  # and was not forgotten meanwhile
                 self._scheduler.finish(delivery)
                 self._nack_waiting(delivery)
                 self._pump_soon()
+            if is_skipped:
+                self._tools.skips.forget(delivery)
 
         self._scheduler.await_ack(delivery)
         delivery.source.ack(delivery, acked)

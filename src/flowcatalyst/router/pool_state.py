@@ -12,7 +12,7 @@ from flowcatalyst.router.explain import Wait, explain, hanging
 from flowcatalyst.router.group import Group
 from flowcatalyst.router.groups import GroupScheduler
 from flowcatalyst.router.limits import PoolLimits
-from flowcatalyst.router.pauses import gate_of_endpoint
+from flowcatalyst.router.pauses import HELD_GROUPS, gate_of_endpoint
 from flowcatalyst.router.pool_tools import PoolTools
 from flowcatalyst.router.rate import SlidingWindow
 from flowcatalyst.router.shares import Share
@@ -91,7 +91,8 @@ class PoolState:
 
     def explain(self, delivery: Delivery) -> Wait:
         """What a message of this pool waits for (G7)."""
-        now, pauses = self._now(), self._tools.pauses
+        now, tools = self._now(), self._tools
+        pauses = tools.pauses
         place, busy = self._scheduler.place_of(delivery), self._scheduler.is_in_flight
         if place.first is delivery and not busy(delivery) and not place.acking:
             if self.paused:
@@ -100,8 +101,11 @@ class PoolState:
                     f"its pool to be resumed{'' if pause is None else f': {pause.by} paused it'}",
                     cause=Cause.POOL_PAUSED,
                 )
-            if not self._tools.fence.allows(now):
+            if not tools.fence.allows(now):
                 return Wait("this router to be sure that it is the primary", cause=Cause.FENCE)
+            gate = pauses.gate_of(delivery, tools.endpoint_of, tools.origin_of)  # where it is to wait, if not yet
+            if gate is not None and (person := pauses.explain(gate, delivery.group)) is not None:
+                return Wait(person, cause=Cause.GROUP_HELD if gate == HELD_GROUPS else Cause.ENDPOINT_PAUSED)
         return explain(delivery, place, busy, self.in_flight, self.limits, self._endpoints, pauses, self.rate, now)
 
     @property

@@ -23,7 +23,7 @@ from flowcatalyst.api.secrets import mask_body, mask_echo, mask_headers, mask_ta
 from flowcatalyst.api.times import seconds_of
 from flowcatalyst.control import acting
 from flowcatalyst.control.audit import AuditAction
-from flowcatalyst.control.dead_letters import DeadLetter, NoFrontError, NoTargetError
+from flowcatalyst.control.dead_letters import DeadLetter, NoFrontError, NoTargetError, UnknownQueueError
 from flowcatalyst.control.letter_filter import ANY, LetterFilter, target_prefix
 from flowcatalyst.core.errors import InvalidMessageError
 from flowcatalyst.core.message import (
@@ -293,7 +293,8 @@ async def replay_dead_letters(
     request: Request[Any, Any, Any], app: TheApp, wanted: Wanted, dry_run: DryRun = False
 ) -> ReplayedMany:
     """All of a filter, without one all there are. Oldest first, each behind whatever its group holds now. Those that
-    end here again meanwhile stay, and those whose body is no text.
+    end here again meanwhile stay, and those whose body is no text. So do those of queues that this router does not know
+    (409): the others are replayed all the same.
     """
     await _refuse_body(request, "POST /monitoring/dead-letters/{number}/replay")
     matching = await app.dead_letters.count_matching(wanted)
@@ -304,6 +305,9 @@ async def replay_dead_letters(
         async for count in app.dead_letters.replay_all(app.queues, wanted):
             replayed += count
         detail = ""
+    except UnknownQueueError as error:
+        detail = str(error)
+        raise
     finally:
         app.audit.record(actor_of(request), AuditAction.DEAD_LETTER_REPLAY, *_which(wanted, detail), replayed)
     return ReplayedMany(replayed, matching, dry_run=False)

@@ -260,7 +260,7 @@ async def resume_pool(
     """
     pool = next((one for one in app.router.all_pools() if one.code == code), None)
     if pool is None and code not in app.engine.pauses.pools:
-        _pool(app, code)
+        raise _unknown(app, code)
     await acting.resume(app, PauseKind.POOL, code, actor_of(request))
     return None if pool is None else PoolView.of(app, pool, await app.group_watch.figures())
 
@@ -268,6 +268,11 @@ async def resume_pool(
 def _pool(app: ServedRouter, code: str) -> Pool:
     pool = app.router.pools.get(code)
     if pool is None:
-        names = ", ".join(app.router.pools)
-        raise ProblemError(HTTPStatus.NOT_FOUND, f"there is no pool {code!r}; the pools are: {names}")
+        raise _unknown(app, code)
     return pool
+
+
+def _unknown(app: ServedRouter, code: str) -> ProblemError:
+    names = ", ".join(app.router.pools)
+    others = f"the pools are: {names}" if names else "this router has no pools now"
+    return ProblemError(HTTPStatus.NOT_FOUND, f"there is no pool {code!r}; {others}")

@@ -88,7 +88,7 @@ async def test_behind_a_failing_head_with_its_last_answer(router: Running) -> No
     await router.client.post("/api/messages", [{"id": name, **message} for name in ("m-1", "m-2")])
     found = await explained(router, "m-2", "WAITING", "BEHIND_HEAD")
     assert (found["head"]["id"], found["lastAnswer"]["status"]) == ("m-1", 500)
-    assert found["chain"][0] == "Message m-1, the first of group g, waits for retry after 1 failed attempt."
+    assert found["chain"][0] == "Message m-1, the first of group g, waits for its next attempt, after 1 failed attempt."
     assert found["chain"][1].endswith("got: HTTP 500.")
     assert actions(found)[:2] == ["retry-head", "skip-head"]
 
@@ -127,7 +127,7 @@ async def test_in_its_queue_behind_a_nacked_head_although_the_router_never_had_i
         await explained(router, "m-1", "IN_QUEUE", "NACKED")
         await router.send(id="m-2", mediationTarget=router.receiver("fast"), messageGroupId="g")
         found = await explained(router, "m-2", "IN_QUEUE", "BEHIND_HEAD")
-        assert found["chain"][0] == "1 message of its group g are before it; the first is message m-1."
+        assert found["chain"][0] == "1 message of its group g is before it; the first is message m-1."
         assert found["chain"][1].startswith("The first failed 1 time and is due again in ")
         assert found["chain"][2].endswith("got: HTTP 500.")
         assert actions(found) == ["retry-head", "skip-head", "skip"]
@@ -258,7 +258,7 @@ async def test_a_copy_that_was_dropped(router: Running) -> None:
             return bool((await explain(router, "m-1"))["facts"]["copiesDropped"] == 1)
 
         await until(is_dropped)
-        assert (await explain(router, "m-1"))["chain"] == ["1 copy of it came meanwhile and were dropped."]
+        assert (await explain(router, "m-1"))["chain"] == ["1 copy of it came meanwhile and was dropped."]
 
 
 async def test_a_dead_letter(router: Running) -> None:

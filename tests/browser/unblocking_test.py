@@ -59,7 +59,7 @@ async def test_somebody_who_knows_only_an_id_finds_out_why_it_is_late_and_skips_
 ) -> None:
     async with stuck(tmp_path) as (router, server, _), open_page(browser, "about:blank") as page:
         await on_explain(page, router, "m-2")
-        await expect(page.get_by_text("1 message of its group order:7 are before it")).to_be_visible()
+        await expect(page.get_by_text("1 message of its group order:7 is before it")).to_be_visible()
         await page.goto(f"{router.listening.url}/#/groups")
         row = page.get_by_role("row", name="order:7")
         await expect(row).to_contain_text("HTTP 500")
@@ -80,6 +80,26 @@ async def test_a_head_is_tried_at_once_when_its_endpoint_is_mended(tmp_path: Pat
         await page.get_by_role("dialog").get_by_role("button").last.click()
         await router.until_settled()
         assert delivered(server)[-2:] == ["m-1", "m-2"]
+
+
+async def test_a_head_that_got_through_before_the_click_costs_no_other_message(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with stuck(tmp_path) as (router, _, moody), open_page(browser, "about:blank", expected="404") as page:
+        await page.goto(f"{router.listening.url}/#/groups")
+        await page.get_by_role("row", name="order:7").get_by_role("button", name="Skip").click()
+        await expect(page.get_by_role("dialog")).to_contain_text("Skip message m-1 of order:7?")
+        moody.refuses = False
+        await router.client.post("/monitoring/groups/order:7/retry-head")
+        await router.until_settled()
+        await router.client.post("/monitoring/groups/order:7/hold")
+        await router.send(id="m-3", messageGroupId="order:7", mediationTarget=router.receiver("fast"))
+        await confirmed(page, "Skip head")
+        alert = page.get_by_role("dialog").get_by_role("alert")
+        await expect(alert).to_contain_text("neither has message")
+        await router.client.post("/monitoring/groups/order:7/release")
+        await router.until_settled()
+        assert await router.app.dead_letters.count() == 0
 
 
 async def test_a_group_is_held_and_released(tmp_path: Path, browser: Browser) -> None:

@@ -186,11 +186,8 @@ class Messages:
         elif wait.cause is Cause.GROUP_HELD:
             found.actions.append(of_group(delivery.group or "", "release", f"release group {delivery.group}"))
         elif wait.first is not None and delivery.group is not None:
-            first = wait.first.pointer.id
-            if wait.cause is not Cause.SLOW_HEAD:
-                found.actions.append(of_group(delivery.group, "retry-head", f"try message {first} now"))
-            found.actions.append(
-                of_group(delivery.group, "skip-head", f"give up message {first}: it becomes a dead letter")
+            found.actions += _of_head(
+                wait.first.broker_id, wait.first.pointer.id, can_retry=wait.cause is not Cause.SLOW_HEAD
             )
         elif wait.cause is Cause.RETRY:
             found.actions.append(of_message(found.id, "retry", "try it now"))
@@ -323,12 +320,9 @@ class Messages:
         if reason := self._engine.skips.find(stored.broker_id):
             found.chain.append(f"It becomes a dead letter when its turn comes: {reason}.")
         is_stopped = found.state in (ThingState.PAUSED, ThingState.HELD)
-        if group is not None and lane.lock is Lock.DELAYED and not is_stopped:
-            found.actions.append(of_group(group, "retry-head", "try the first of its group now"))
         if group is not None and lane.lock is Lock.DELAYED:
-            found.actions.append(
-                of_group(group, "skip-head", "give up the first of its group: it becomes a dead letter")
-            )
+            first = lane.head_id if head is None else head.message_id
+            found.actions += _of_head(lane.head_id, first, can_retry=not is_stopped)
         found.actions.append(of_message(found.id, "skip", "give it up: it becomes a dead letter"))
         return found
 
@@ -355,6 +349,11 @@ class Messages:
         ago_s = self._now - failed.answered_at
         found.last_answer = Answer(failed.status, failed.detail, failed.excerpt, ago_s)
         found.chain.append(f"Its latest attempt, {seconds(ago_s)} ago, got: {failed.detail}.")
+
+
+def _of_head(broker_id: str, name: str, *, can_retry: bool) -> list[Action]:
+    skip = of_message(broker_id, "skip", f"give up message {name}: it becomes a dead letter", "skip-head")
+    return [of_message(broker_id, "retry", f"try message {name} now", "retry-head"), skip] if can_retry else [skip]
 
 
 def _is_parked(pool: Pool, delivery: Delivery) -> bool:

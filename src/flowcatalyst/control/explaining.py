@@ -5,7 +5,7 @@ from typing import Final
 
 from flowcatalyst.control.explain_dispatch import explain_event, explain_job, explain_job_group
 from flowcatalyst.control.explain_messages import Messages
-from flowcatalyst.control.explanation import Explanation, ThingKind, ThingState, of_group, of_pool, seconds
+from flowcatalyst.control.explanation import Explanation, ThingKind, ThingState, of_group, of_message, of_pool, seconds
 from flowcatalyst.control.group_states import GroupStates, Where
 from flowcatalyst.control.group_states import Standing as GroupStateKind
 from flowcatalyst.control.view import RouterView
@@ -87,9 +87,10 @@ async def explain_group(app: RouterView, name: str) -> Explanation | None:
     if state.held_by is not None:
         found.actions.append(of_group(name, "release", "let it go on"))
     if head is not None and head.where is not Where.IN_FLIGHT and state.held_by is None:
-        found.actions.append(of_group(name, "retry-head", f"try message {head.id} now"))
+        found.actions.append(of_message(head.broker_id, "retry", f"try message {head.id} now", "retry-head"))
     if head is not None:
-        found.actions.append(of_group(name, "skip-head", f"give up message {head.id}: it becomes a dead letter"))
+        text = f"give up message {head.id}: it becomes a dead letter"
+        found.actions.append(of_message(head.broker_id, "skip", text, "skip-head"))
     if state.held_by is None:
         found.actions.append(of_group(name, "hold", "start nothing more of it"))
     return found

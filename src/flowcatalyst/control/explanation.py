@@ -83,8 +83,9 @@ def of_pool(code: str, act: str, text: str) -> Action:
     return Action(act, f"/monitoring/pools/{segment(code)}/{act}", text)
 
 
-def of_message(message_id: str, act: str, text: str) -> Action:
-    return Action(act, f"/monitoring/messages/{segment(message_id)}/{act}", text)
+def of_message(message_id: str, act: str, text: str, what: str | None = None) -> Action:
+    """A head is named by its broker id, never by its group: another may be the head by the time of the act."""
+    return Action(what or act, f"/monitoring/messages/{segment(message_id)}/{act}", text)
 
 
 def of_group(group: str, act: str, text: str) -> Action:

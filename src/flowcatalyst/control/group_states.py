@@ -158,15 +158,19 @@ class GroupStates:
     async def find(self, group: str) -> GroupState | None:
         """None: neither the router nor a queue that can be asked knows of it."""
         stored = await self._look_at([group])
-        pools = [pool.code for pool in self._app.router.all_pools() if pool.has_group(group)]
-        failed = [self._blocking[group].pool] if group in self._blocking else []
-        for code in (*pools, *failed, *([stored[group].pool] if group in stored else [])):
+        for code in (*self.pools_of(group), *([stored[group].pool] if group in stored else [])):
             state = self._state(group, code, stored.get(group))
             if state is not None:
                 return (await self._counted([await self._named(state)]))[0]
         if group in self._app.engine.pauses.groups:
             return self._empty(group)
         return None
+
+    def pools_of(self, group: str) -> list[str]:
+        """Pools that have a group of this name, as far as the router knows. Those of two pools are two groups."""
+        pools = [pool.code for pool in self._app.router.all_pools() if pool.has_group(group)]
+        failed = [one.pool for one in self._app.engine.failed.by_message.values() if one.blocks and one.group == group]
+        return list(dict.fromkeys([*pools, *failed]))
 
     async def _named(self, state: GroupState) -> GroupState:
         """With the id that its sender knows of a first message that was not read here."""

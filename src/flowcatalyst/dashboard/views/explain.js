@@ -22,7 +22,7 @@ const WORDS = {
   cancel: { button: "Cancel job", danger: true, text: "It is never tried again, and its group goes on." },
 };
 const wordsOf = (action) =>
-  WORDS[/([^/?]+)(\?|$)/.exec(action.path)[1]] ?? { button: capital(action.what.replaceAll("-", " ")), text: `${action.method} ${action.path}` };
+  WORDS[action.what] ?? WORDS[/([^/?]+)(\?|$)/.exec(action.path)[1]] ?? { button: capital(action.what.replaceAll("-", " ")), text: `${action.method} ${action.path}` };
 
 function Actions({ found, reload }) {
   if (!found.actions.length) return null;

@@ -194,7 +194,7 @@ async def test_a_paused_pool_that_did_not_receive_it(router: Running) -> None:
     await router.client.post("/monitoring/pools/SMALL/pause")
     await router.send(id="m-1", mediationTarget=router.receiver("fast"), poolCode="SMALL")
     found = await explained(router, "m-1", "PAUSED", "POOL_PAUSED")
-    assert found["chain"][-1] == "Pool SMALL is paused, so nothing is received for it."
+    assert found["chain"][-1] == "It also waits for pool SMALL to be resumed: anonymous paused it."
     pool = await explain(router, "SMALL")
     assert (pool["state"], pool["summary"]) == ("PAUSED", "Pool SMALL is paused by anonymous.")
 

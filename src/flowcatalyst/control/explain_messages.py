@@ -4,16 +4,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from flowcatalyst.control.explain_actions import BY_PEOPLE, STANDS_BY, STATES, actions_on, stopped
 from flowcatalyst.control.explanation import (
     Action,
     Explanation,
     ThingKind,
     ThingState,
-    of_group,
     of_message,
-    of_pool,
     seconds,
-    segment,
 )
 from flowcatalyst.control.group_states import Answer, Head, Where
 from flowcatalyst.control.view import RouterView
@@ -26,27 +24,10 @@ from flowcatalyst.queues.inspection import COUNTED, SEARCHED, InspectableQueue, 
 from flowcatalyst.router.blocked import FailedMessage
 from flowcatalyst.router.cause import Cause
 from flowcatalyst.router.explain import Wait
-from flowcatalyst.router.pauses import PauseKind, Stop
+from flowcatalyst.router.pauses import Stop
 from flowcatalyst.router.pool import Pool
 
 ESTIMATED_FROM_S: Final = 300.0
-_STATES: Final = {
-    Cause.ANSWER: ThingState.IN_FLIGHT,
-    Cause.RETRY: ThingState.ON_HOLD,
-    Cause.CONFIRMATION: ThingState.CONFIRMING,
-    Cause.POOL_PAUSED: ThingState.PAUSED,
-    Cause.ENDPOINT_PAUSED: ThingState.PAUSED,
-    Cause.GROUP_HELD: ThingState.HELD,
-    Cause.FENCE: ThingState.STANDBY,
-}
-
-
-_BY_PEOPLE: Final = (Cause.POOL_PAUSED, Cause.ENDPOINT_PAUSED, Cause.GROUP_HELD, Cause.FENCE)
-_STOPPED: Final = {
-    PauseKind.POOL: Cause.POOL_PAUSED,
-    PauseKind.ENDPOINT: Cause.ENDPOINT_PAUSED,
-    PauseKind.GROUP: Cause.GROUP_HELD,
-}
 _FORESEEN: Final = (Cause.SLOTS, Cause.RATE_LIMIT)  # what is before it goes at a pace that is known
 
 
@@ -79,9 +60,9 @@ class Messages:
         at_head = wait  # what the first of its group waits for
         if wait.first is not None and pool is not None and pool.has(wait.first):
             at_head = pool.explain(wait.first)
-            if at_head.cause in _BY_PEOPLE:
+            if at_head.cause in BY_PEOPLE:
                 wait = replace(wait, cause=at_head.cause)
-        state = _STATES.get(wait.cause, ThingState.WAITING)
+        state = STATES.get(wait.cause, ThingState.WAITING)
         if state is ThingState.WAITING and pool is not None and _is_parked(pool, delivery):
             state = ThingState.PARKED
         found = Explanation(name, ThingKind.MESSAGE, state, wait.cause, f"Message {name} waits for {wait.what}.")
@@ -175,25 +156,15 @@ class Messages:
         found.estimate = f"{about}{condition}."
 
     def _actions(self, found: Explanation, delivery: Delivery, wait: Wait) -> None:
-        if wait.cause is Cause.POOL_PAUSED:
-            found.actions.append(of_pool(found.pool or "", "resume", f"resume pool {found.pool}"))
-        elif wait.cause is Cause.ENDPOINT_PAUSED:
-            target = (wait.first or delivery).pointer.mediation_target
-            paused = self._engine.pauses.of_target(target, endpoint_of, origin_of)
-            name = endpoint_of(target) if paused is None else paused[0]
-            path = f"/monitoring/endpoints/resume?endpoint={segment(name)}"
-            found.actions.append(Action("resume", path, f"resume {name}"))
-        elif wait.cause is Cause.GROUP_HELD:
-            found.actions.append(of_group(delivery.group or "", "release", f"release group {delivery.group}"))
+        target = (wait.first or delivery).pointer.mediation_target
+        if ends := actions_on(self._app, wait.cause, found.pool or "", delivery.group, target):
+            found.actions += ends
         elif wait.first is not None and delivery.group is not None:
             found.actions += _of_head(
                 wait.first.broker_id, wait.first.pointer.id, can_retry=wait.cause is not Cause.SLOW_HEAD
             )
         elif wait.cause is Cause.RETRY:
             found.actions.append(of_message(found.id, "retry", "try it now"))
-        elif wait.cause is Cause.BREAKER:
-            path = f"/monitoring/circuit-breakers/reset?endpoint={segment(found.facts['endpoint'])}"
-            found.actions.append(Action("reset", path, "close the circuit breaker of its endpoint, and try now"))
         if wait.cause is not Cause.CONFIRMATION:
             found.actions.append(of_message(found.id, "skip", "give it up: it becomes a dead letter"))
 
@@ -213,28 +184,13 @@ class Messages:
         found.facts = {"failures": failed.failures, "failingMs": round((self._now - failed.since) * 1000)}
         self._add_answer(found, failed)
         if (stop := self._engine.acts.stop_of(failed)) is not None:
-            self._stopped(found, stop)
+            stopped(found, stop)
         else:
             found.actions.append(of_message(name, "retry", "try it now"))
         if reason := self._engine.skips.find(failed.broker_id):
             found.chain.append(f"It becomes a dead letter when its turn comes: {reason}.")
         found.actions.append(of_message(name, "skip", "give it up: it becomes a dead letter"))
         return found
-
-    def _stopped(self, found: Explanation, stop: Stop) -> None:
-        """A person has to let it go on, whatever else it waits for."""
-        found.state = ThingState.HELD if stop.kind is PauseKind.GROUP else ThingState.PAUSED
-        found.cause = _STOPPED[stop.kind]
-        found.chain.append(f"It also waits for {stop.what}.")
-        found.next_attempt_in_s = found.estimate_s = None
-        found.estimate = "When a person lets it go on."
-        if stop.kind is PauseKind.POOL:
-            found.actions.append(of_pool(stop.name, "resume", f"resume pool {stop.name}"))
-        elif stop.kind is PauseKind.GROUP:
-            found.actions.append(of_group(stop.name, "release", f"release group {stop.name}"))
-        else:
-            path = f"/monitoring/endpoints/resume?endpoint={segment(stop.name)}"
-            found.actions.append(Action("resume", path, f"resume {stop.name}"))
 
     def _delivered(self, name: str, at: float) -> Explanation:
         text = f"Message {name} was delivered {seconds(self._now - at)} ago."
@@ -311,9 +267,9 @@ class Messages:
         pool = self._app.router.pools.get(found.pool) or self._app.router.pools.get(DEFAULT_POOL)
         if not self._app.at_work:
             found.state, found.cause = ThingState.STANDBY, "STANDBY"
-            found.chain.append("This router does not work now: it is a standby or disabled.")
+            found.chain.append(STANDS_BY)
         elif (stop := self._stop_of(stored, found, pool)) is not None:
-            self._stopped(found, stop)
+            stopped(found, stop)
         elif pool is not None and lane.lock is Lock.NONE and not pool.free_capacity:
             found.cause = Cause.CAPACITY
             found.chain.append(f"Pool {pool.code} has no free capacity: it holds {pool.size} messages.")

@@ -116,7 +116,7 @@ async def test_a_group_is_found_by_search_and_its_head_skipped(router: Running, 
         await page.get_by_role("searchbox").fill("order 9")
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("It waits behind message order-7 of its group")).to_be_visible()
-        await expect(page.get_by_text("Do not send it again")).to_be_visible()
+        await expect(page.get_by_text("Safe to send again? No: it is not lost")).to_be_visible()
         await page.get_by_role("button", name="Skip head").click()
         await confirmed(page, "Skip head")
         await said(page, "Message order-7 is a dead letter now.")

@@ -26,6 +26,7 @@ from flowcatalyst.router.cause import Cause
 from flowcatalyst.router.explain import Wait
 from flowcatalyst.router.pauses import Stop
 from flowcatalyst.router.pool import Pool
+from flowcatalyst.router.recent import MOST_REMEMBERED
 
 ESTIMATED_FROM_S: Final = 300.0
 _FORESEEN: Final = (Cause.SLOTS, Cause.RATE_LIMIT)  # what is before it goes at a pace that is known
@@ -68,7 +69,7 @@ class Messages:
         found = Explanation(name, ThingKind.MESSAGE, state, wait.cause, f"Message {name} waits for {wait.what}.")
         found.pool, found.queue = pool_code_of(delivery), delivery.source.name
         found.group = delivery.group if delivery.ordered else None
-        found.pointer, found.safe_to_send_again = delivery.pointer, False
+        found.pointer = delivery.pointer
         found.next_attempt_in_s = None if wait.until is None else max(0.0, wait.until - self._now)
         found.facts = {
             "attempts": delivery.number,
@@ -122,6 +123,7 @@ class Messages:
                 f"It is parked: pool {pool.code} holds more than its capacity of {pool.limits.effective_capacity}."
             )
         if delivery.skip:
+            found.given_up = delivery.skip
             found.chain.append(f"It becomes a dead letter instead of being tried: {delivery.skip}.")
         if found.facts["copiesDropped"]:
             copies = self._app.tracker.copies_of(found.id)
@@ -176,7 +178,7 @@ class Messages:
             name, ThingKind.MESSAGE, ThingState.IN_QUEUE, "NACKED", f"Message {name} {_is_in_queue(failed, self._now)}."
         )
         found.pool, found.queue, found.group = failed.pool, failed.queue, failed.group or None
-        found.pointer, found.safe_to_send_again = failed.pointer, False
+        found.pointer = failed.pointer
         found.next_attempt_in_s = found.estimate_s = max(0.0, failed.due_at - self._now)
         found.estimate = (
             f"Its next attempt is due in {seconds(found.estimate_s)}, if pool {failed.pool} has a slot then."
@@ -188,13 +190,14 @@ class Messages:
         else:
             found.actions.append(of_message(name, "retry", "try it now"))
         if reason := self._engine.skips.find(failed.broker_id):
+            found.given_up = reason
             found.chain.append(f"It becomes a dead letter when its turn comes: {reason}.")
         found.actions.append(of_message(name, "skip", "give it up: it becomes a dead letter"))
         return found
 
     def _delivered(self, name: str, at: float) -> Explanation:
         text = f"Message {name} was delivered {seconds(self._now - at)} ago."
-        found = Explanation(name, ThingKind.MESSAGE, ThingState.DELIVERED, "DELIVERED", text, safe_to_send_again=False)
+        found = Explanation(name, ThingKind.MESSAGE, ThingState.DELIVERED, "DELIVERED", text)
         found.estimate = "It was delivered."
         return found
 
@@ -202,9 +205,7 @@ class Messages:
         letter = await self._app.dead_letters.get(number, 0)
         reason = "" if letter is None else f": {letter.reason}"
         text = f"Message {name} is dead letter {number}{reason}."
-        found = Explanation(
-            name, ThingKind.MESSAGE, ThingState.DEAD_LETTER, "DEAD_LETTER", text, safe_to_send_again=False
-        )
+        found = Explanation(name, ThingKind.MESSAGE, ThingState.DEAD_LETTER, "DEAD_LETTER", text)
         found.estimate = "It is not tried again until somebody replays it."
         if letter is not None:
             found.queue, found.group = letter.queue, letter.group
@@ -241,7 +242,7 @@ class Messages:
         found = Explanation(
             name, ThingKind.MESSAGE, ThingState.IN_QUEUE, "NOT_RECEIVED", f"Message {name} waits in queue {queue}."
         )
-        found.pool, found.queue, found.group, found.safe_to_send_again = lane.pool or DEFAULT_POOL, queue, group, False
+        found.pool, found.queue, found.group = lane.pool or DEFAULT_POOL, queue, group
         found.facts = {"ahead": stored.ahead, "failures": stored.failures}
         found.next_attempt_in_s = lane.due_in_s
         head = self._engine.failed.find(lane.head_id)
@@ -274,6 +275,7 @@ class Messages:
             found.cause = Cause.CAPACITY
             found.chain.append(f"Pool {pool.code} has no free capacity: it holds {pool.size} messages.")
         if reason := self._engine.skips.find(stored.broker_id):
+            found.given_up = reason
             found.chain.append(f"It becomes a dead letter when its turn comes: {reason}.")
         is_stopped = found.state in (ThingState.PAUSED, ThingState.HELD)
         if group is not None and lane.lock is Lock.DELAYED:
@@ -290,7 +292,7 @@ class Messages:
         code = pool.code if pool is not None else found.pool or DEFAULT_POOL
         return self._engine.pauses.stop_of(code, found.group, target, endpoint_of, origin_of)
 
-    def never_seen(self, name: str, kind: ThingKind | None) -> Explanation:
+    def never_seen(self, name: str, kind: ThingKind | None, looked: list[str]) -> Explanation:
         what = "message, job, event, group or pool" if kind is None else kind.lower()
         text = f"No {what} {name!r} is known here: it was never seen, or was delivered longer ago than is remembered."
         if kind in (None, ThingKind.GROUP):
@@ -298,7 +300,16 @@ class Messages:
         if not self._app.at_work:
             text = f"No {what} {name!r} is known here, and this router does not work now: ask the primary one."
         found = Explanation(name, ThingKind.UNKNOWN, ThingState.NEVER_SEEN, "NEVER_SEEN", text)
-        found.safe_to_send_again = None
+        if kind not in (None, ThingKind.MESSAGE):
+            return found
+        old = f"delivered before this router was started, or {MOST_REMEMBERED:,} deliveries ago: none older is known"
+        if not self._app.at_work:
+            found.send_again = "That cannot be told here: ask the primary router."
+        elif any(place.startswith("(") for place in looked):
+            found.send_again = f"Yes, unless it waits in a queue that could not be searched, or was {old}."
+        else:
+            found.safe_to_send_again = True
+            found.send_again = f"Yes, unless it was {old}."
         return found
 
     def _add_answer(self, found: Explanation, failed: FailedMessage) -> None:

@@ -5,7 +5,16 @@ from typing import Final
 
 from flowcatalyst.control.explain_dispatch import explain_event, explain_job, explain_job_group
 from flowcatalyst.control.explain_messages import Messages
-from flowcatalyst.control.explanation import Explanation, ThingKind, ThingState, of_group, of_message, of_pool, seconds
+from flowcatalyst.control.explanation import (
+    Explanation,
+    ThingKind,
+    ThingState,
+    of_group,
+    of_message,
+    of_pool,
+    say_whether_to_send_again,
+    seconds,
+)
 from flowcatalyst.control.group_states import GroupStates, Where
 from flowcatalyst.control.group_states import Standing as GroupStateKind
 from flowcatalyst.control.view import RouterView
@@ -57,7 +66,7 @@ async def explain_anything(app: RouterView, name: str, kind: ThingKind | None = 
             looked.append(f"(the search of the queues was given up after {SEARCH_WITHIN_S:.0f} s)")
         if found is not None:
             return _looked(await Messages(app).known(name) or found, looked)  # it may have come meanwhile
-    return _looked(messages.never_seen(name, kind), looked)
+    return _looked(messages.never_seen(name, kind, looked), looked)
 
 
 async def explain_group(app: RouterView, name: str) -> Explanation | None:
@@ -144,4 +153,5 @@ def explain_pool(app: RouterView, pool: Pool) -> Explanation:
 
 def _looked(found: Explanation, looked: list[str]) -> Explanation:
     found.looked = looked
+    say_whether_to_send_again(found)
     return found

@@ -6,11 +6,6 @@ import { capital, fact, number, span, words } from "../format.js";
 import { Badge, Copy, Empty, explain, Facts, Id, link, Page, Panel, Trouble } from "../ui.js";
 import { ACTIONS } from "./groups.js";
 
-const SAFE = new Map([
-  [true, ["good", "It is safe to send it again."]],
-  [false, ["bad", "Do not send it again: it would be delivered twice, or wait as a duplicate."]],
-]);
-
 // What each does, by the last word of its path.
 const WORDS = {
   ...ACTIONS,
@@ -33,14 +28,14 @@ function Actions({ found, reload }) {
 }
 
 function Found({ found, reload }) {
-  const [tone, sentence] = SAFE.get(found.safeToSendAgain) ?? [];
+  const tone = found.safeToSendAgain ? "good" : found.safeToSendAgain === false ? "bad" : "";
   const { head, lastAnswer } = found;
   return html`
     <section class="answer">
       <div class="line"><${Badge} word=${found.state} /><span class="note">${words(found.kind)}${found.cause ? ` · ${words(found.cause)}` : ""}</span></div>
       <p class="summary">${found.summary}</p>
       ${found.estimateText && html`<p>${found.estimateText}</p>`}
-      ${sentence && html`<p class=${`safe ${tone}`}>${sentence}</p>`}
+      ${found.sendAgainText && html`<p class=${`safe ${tone}`}>Safe to send again? ${found.sendAgainText}</p>`}
     </section>
     <${Actions} found=${found} reload=${reload} />
     <div class="columns">

@@ -62,10 +62,13 @@ function Found({ found, reload }) {
 
 const KINDS = [["", "anything"], ["MESSAGE", "a message"], ["GROUP", "a group"], ["POOL", "a pool"], ["JOB", "a job"], ["EVENT", "an event"]];
 
+// All queues were searched for it: that is not done again every two seconds.
+const isNowhere = (found) => found.state === "NEVER_SEEN";
+
 export function Explain({ route }) {
   const id = route.parts[1] ?? "";
   const kind = route.query.get("kind") ?? "";
-  const load = useLoad(id ? `/monitoring/explain/${encodeURIComponent(id)}${query({ kind })}` : null, 2000);
+  const load = useLoad(id ? `/monitoring/explain/${encodeURIComponent(id)}${query({ kind })}` : null, 2000, null, isNowhere);
   if (!id) {
     return html`<${Page} title="Explain"><${Empty} title="What are you looking for?" text="Type the id of a message, a group, a job, an event or a pool into the field at the top of the page." /><//>`;
   }

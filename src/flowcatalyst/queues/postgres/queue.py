@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
-from msgspec.json import encode
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError
@@ -354,9 +353,16 @@ class PostgresQueue:
 
     async def find(self, name: str) -> StoredMessage | None:
         """A message by its broker id or its application id."""
-        seq, needle = self._seq_of(name), encode(name).decode()
-        look = partial(inspect.find, queue=self.queue, name=name, seq=seq, needle=needle, broker_id=self._broker_id)
-        return None if "\0" in name else await self.store.run(look)
+        if "\0" in name:
+            return None
+        seq = self._seq_of(name)
+        place = None if seq is None else await self.store.run(partial(inspect.place, queue=self.queue, seq=seq))
+        if place is None:
+            async with self.store.searching:
+                place = await inspect.search(self.store.run, self.queue, name)
+        if place is None:
+            return None
+        return await self.store.run(partial(inspect.message, queue=self.queue, place=place, broker_id=self._broker_id))
 
     async def look_at(self, groups: Sequence[str]) -> dict[str, StoredGroup]:
         names = [name for name in groups if "\0" not in name]

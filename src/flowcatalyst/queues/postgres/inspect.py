@@ -8,7 +8,7 @@ from msgspec.json import encode
 
 from flowcatalyst.core.errors import InvalidMessageError
 from flowcatalyst.core.message import parse_pointer
-from flowcatalyst.queues.inspection import COUNTED, SEARCHED, Lock, StoredGroup, StoredMessage
+from flowcatalyst.queues.inspection import COUNTED, SEARCHED, Lock, StoredGroup, StoredHead, StoredMessage
 from flowcatalyst.storage.postgres import Connection
 
 CANDIDATES: Final = 100  # messages that may have an id, by a look at their text
@@ -25,6 +25,11 @@ _LANE: Final = f"""
 _BY_NAMES: Final = f"{_LANE} AND l.name = ANY ($2)"
 _DELAYED: Final = f"""{_LANE} AND l.due > server_time() AND l.owner IS NULL AND l.name IS NOT NULL
     AND first.failures > 0 ORDER BY l.due LIMIT $2"""
+_HEADS: Final = """
+    SELECT l.name, first.seq, first.body
+    FROM lanes AS l JOIN queues AS q ON q.id = l.queue CROSS JOIN LATERAL (
+      SELECT m.seq, m.body FROM messages AS m WHERE m.lane = l.id AND m.seq >= l.head ORDER BY m.seq LIMIT 1) AS first
+    WHERE q.name = $1 AND l.name = ANY ($2)"""
 _OF_LANE: Final = f"{_LANE} AND l.id = $2"
 _BY_PLACE: Final = """
     SELECT m.lane, m.seq FROM lanes AS l JOIN queues AS q ON q.id = l.queue JOIN messages AS m ON m.lane = l.id
@@ -61,11 +66,16 @@ BEGIN: Final = Place(-1, -1)
 async def groups(
     connection: Connection, queue: str, names: Sequence[str], broker_id: BrokerId
 ) -> dict[str, StoredGroup]:
-    return {row["name"]: _group(row, broker_id) for row in await connection.fetch(_BY_NAMES, queue, list(names))}
+    return {row["name"]: _group(row, queue, broker_id) for row in await connection.fetch(_BY_NAMES, queue, list(names))}
+
+
+async def heads(connection: Connection, queue: str, names: Sequence[str], broker_id: BrokerId) -> dict[str, StoredHead]:
+    rows = await connection.fetch(_HEADS, queue, list(names))
+    return {row["name"]: StoredHead(broker_id(row["seq"]), row["body"]) for row in rows}
 
 
 async def delayed_groups(connection: Connection, queue: str, most: int, broker_id: BrokerId) -> list[StoredGroup]:
-    return [_group(row, broker_id) for row in await connection.fetch(_DELAYED, queue, most)]
+    return [_group(row, queue, broker_id) for row in await connection.fetch(_DELAYED, queue, most)]
 
 
 async def place(connection: Connection, queue: str, seq: int) -> Place | None:
@@ -103,10 +113,10 @@ async def message(connection: Connection, queue: str, place: Place, broker_id: B
     if row is None or group is None:
         return None  # it is gone meanwhile
     body, published_at, failures, ahead = row
-    return StoredMessage(broker_id(at), body, published_at, failures, ahead, _group(group, broker_id))
+    return StoredMessage(broker_id(at), body, published_at, failures, ahead, _group(group, queue, broker_id))
 
 
-def _group(row: Any, broker_id: BrokerId) -> StoredGroup:
+def _group(row: Any, queue: str, broker_id: BrokerId) -> StoredGroup:
     delayed = not row["leased"] and row["due_in_s"] is not None and row["due_in_s"] > 0
     return StoredGroup(
         group=row["name"],
@@ -117,6 +127,7 @@ def _group(row: Any, broker_id: BrokerId) -> StoredGroup:
         head_id=broker_id(row["seq"]),
         head_failures=row["failures"],
         head_published_at=row["published_at"],
+        queue=queue,
     )
 
 

@@ -28,7 +28,7 @@ from flowcatalyst.queues.contract import (
     check_outgoing,
 )
 from flowcatalyst.queues.front import GroupInHandError
-from flowcatalyst.queues.inspection import StoredGroup, StoredMessage
+from flowcatalyst.queues.inspection import StoredGroup, StoredHead, StoredMessage
 from flowcatalyst.queues.postgres import inspect, lanes, owners
 from flowcatalyst.queues.postgres.lanes import Ready, Receipt, Taken, entry_of
 from flowcatalyst.queues.postgres.owners import Session
@@ -367,6 +367,11 @@ class PostgresQueue:
     async def look_at(self, groups: Sequence[str]) -> dict[str, StoredGroup]:
         names = [name for name in groups if "\0" not in name]
         look = partial(inspect.groups, queue=self.queue, names=names, broker_id=self._broker_id)
+        return await self.store.run(look)
+
+    async def heads(self, groups: Sequence[str]) -> dict[str, StoredHead]:
+        names = [name for name in groups if "\0" not in name]
+        look = partial(inspect.heads, queue=self.queue, names=names, broker_id=self._broker_id)
         return await self.store.run(look)
 
     async def delayed_groups(self, most: int) -> list[StoredGroup]:

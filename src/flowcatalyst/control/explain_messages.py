@@ -221,7 +221,7 @@ class Messages:
 
     async def in_queues(self, name: str, looked: list[str]) -> Explanation | None:
         """What its queue holds and has not shown, where the storage is ours."""
-        queues = self._app.engine.queues.values()
+        queues = self._app.queues_to_show().values()  # a standby polls none, and has its own files all the same
         for closed in (one for one in queues if not isinstance(one, InspectableQueue)):
             looked.append(f"(queue {closed.name} cannot be searched: its broker does not let us look)")
         for queue in inspectable(queues):

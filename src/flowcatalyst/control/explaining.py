@@ -55,7 +55,7 @@ async def explain_anything(app: RouterView, name: str, kind: ThingKind | None = 
                 return _looked(found, looked)
     if kind in (None, ThingKind.POOL):
         looked.append("pools")
-        if (pool := app.router.pools.get(name)) is not None:
+        if (pool := app.router.pools.get(name) or app.router.retiring.get(name)) is not None:
             return _looked(explain_pool(app, pool), looked)
     if kind in (None, ThingKind.MESSAGE):
         try:
@@ -128,7 +128,17 @@ def explain_pool(app: RouterView, pool: Pool) -> Explanation:
         chain.append(f"{pool.parked} of its messages are parked: beyond its capacity of {limits.effective_capacity}.")
     state, cause, summary = ThingState.WAITING, "NONE", f"Pool {pool.code} works."
     actions = [of_pool(pool.code, "pause", "start nothing more in it")]
-    if pause is not None:
+    if pool.draining:
+        cause, summary, actions = "DRAINING", f"Pool {pool.code} ends with its router: nothing more starts in it.", []
+        chain.append("What is in flight ends as usual; the rest is back in its queue.")
+    elif pool.retiring:
+        summary = f"Pool {pool.code} is no longer configured: it ends what it began, and is gone then."
+        cause, actions = "RETIRING", []
+        chain.append(
+            "What it did not begin goes back to its queue and then to the default pool; what cannot go back in order is "
+            "tried here."
+        )
+    elif pause is not None:
         state, cause, summary = ThingState.PAUSED, "POOL_PAUSED", f"Pool {pool.code} is paused by {pause.by}."
         actions = [of_pool(pool.code, "resume", "let it go on")]
     elif not app.at_work:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from flowcatalyst.control.pool_settings import PoolSettings
+from flowcatalyst.control.pool_settings import PoolSettings, RetrySettings
 from flowcatalyst.queues.memory import MemoryQueue
 from flowcatalyst.router.breaker import OPEN_S
 from tests.api.breakers_test import open_breaker
@@ -89,3 +89,16 @@ async def test_behind_the_probes_of_a_breaker_that_is_half_open(tmp_path: Path) 
         assert waiting["summary"].endswith("whose circuit breaker waits for the answers to a few probes.")
         assert actions(waiting) == ["reset", "skip"]
         gate.opened.set()
+
+
+async def test_in_its_queue_behind_a_head_that_this_router_has(tmp_path: Path) -> None:
+    async with run_router(tmp_path, retry=RetrySettings(backoff_s=[300.0])) as router:
+        await router.send(id="m-1", mediationTarget=router.receiver("server-error"), messageGroupId="g")
+        await explained(router, "m-1", "ON_HOLD", "RETRY")
+        await router.send(id="m-2", mediationTarget=router.receiver("fast"), messageGroupId="g")
+        found = await explained(router, "m-2", "IN_QUEUE", "BEHIND_HEAD")
+        assert found["chain"][0] == "1 message of its group g is before it; the first is message m-1."
+        assert found["chain"][1].startswith("Message m-1, the first of group g, waits for its next attempt")
+        assert found["chain"][2].endswith("got: HTTP 500.")
+        assert (found["head"]["id"], found["lastAnswer"]["status"]) == ("m-1", 500)
+        assert actions(found) == ["retry-head", "skip-head", "skip"]

@@ -135,6 +135,7 @@ async def test_in_its_queue_behind_a_nacked_head_although_the_router_never_had_i
         assert found["chain"][0] == "1 message of its group g is before it; the first is message m-1."
         assert found["chain"][1].startswith("The first failed 1 time and is due again in ")
         assert found["chain"][2].endswith("got: HTTP 500.")
+        assert found["head"]["id"] == "m-1"
         assert actions(found) == ["retry-head", "skip-head", "skip"]
 
 

@@ -20,7 +20,15 @@ from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
 from flowcatalyst.core.message import DEFAULT_POOL, Delivery, parse_pointer
 from flowcatalyst.core.targets import endpoint_of, origin_of
 from flowcatalyst.core.words import count
-from flowcatalyst.queues.inspection import COUNTED, SEARCHED, InspectableQueue, Lock, StoredMessage, inspectable
+from flowcatalyst.queues.inspection import (
+    COUNTED,
+    SEARCHED,
+    InspectableQueue,
+    Lock,
+    StoredGroup,
+    StoredMessage,
+    inspectable,
+)
 from flowcatalyst.router.blocked import FailedMessage
 from flowcatalyst.router.cause import Cause
 from flowcatalyst.router.explain import Wait
@@ -168,7 +176,7 @@ class Messages:
         elif wait.cause is Cause.RETRY:
             found.actions.append(of_message(found.id, "retry", "try it now"))
         if wait.cause is not Cause.CONFIRMATION:
-            found.actions.append(of_message(found.id, "skip", "give it up: it becomes a dead letter"))
+            found.actions.append(of_message(found.id, "skip", f"give up message {found.id}: it becomes a dead letter"))
 
     # Elsewhere
 
@@ -192,7 +200,7 @@ class Messages:
         if reason := self._engine.skips.find(failed.broker_id):
             found.given_up = reason
             found.chain.append(f"It becomes a dead letter when its turn comes: {reason}.")
-        found.actions.append(of_message(name, "skip", "give it up: it becomes a dead letter"))
+        found.actions.append(of_message(name, "skip", f"give up message {name}: it becomes a dead letter"))
         return found
 
     def _delivered(self, name: str, at: float) -> Explanation:
@@ -245,10 +253,11 @@ class Messages:
         found.pool, found.queue, found.group = lane.pool or DEFAULT_POOL, queue, group
         found.facts = {"ahead": stored.ahead, "failures": stored.failures}
         found.next_attempt_in_s = lane.due_in_s
-        head = self._engine.failed.find(lane.head_id)
+        head, here = self._engine.failed.find(lane.head_id), self._app.tracker.owned(lane.head_id)
         if stored.ahead:
             ahead = f"{COUNTED:,} or more messages" if stored.ahead >= COUNTED else count(stored.ahead, "message")
-            first = lane.head_id if head is None else f"message {head.message_id}"
+            known = head.message_id if head is not None else None if here is None else here.pointer.id
+            first = lane.head_id if known is None else f"message {known}"
             found.cause = "BEHIND_HEAD"
             are = "is" if stored.ahead == 1 else "are"
             found.chain.append(f"{ahead} of its group {group} {are} before it; the first is {first}.")
@@ -263,7 +272,9 @@ class Messages:
             if head is not None:
                 self._add_answer(found, head)
                 found.pointer = head.pointer
-        elif lane.lock is Lock.LEASED:
+                endpoint = None if head.pointer is None else endpoint_of(head.pointer.mediation_target)
+                found.head = Head(head.message_id, head.broker_id, Where.IN_QUEUE, head.failures, endpoint)
+        elif lane.lock is Lock.LEASED and not self._behind_in_hand(found, lane):
             found.chain.append("A router has messages of its group in hand; the rest follows when these are done with.")
         pool = self._app.router.pools.get(found.pool) or self._app.router.pools.get(DEFAULT_POOL)
         if not self._app.at_work:
@@ -281,8 +292,23 @@ class Messages:
         if group is not None and lane.lock is Lock.DELAYED:
             first = lane.head_id if head is None else head.message_id
             found.actions += _of_head(lane.head_id, first, can_retry=not is_stopped)
-        found.actions.append(of_message(found.id, "skip", "give it up: it becomes a dead letter"))
+        found.actions.append(of_message(found.id, "skip", f"give up message {found.id}: it becomes a dead letter"))
         return found
+
+    def _behind_in_hand(self, found: Explanation, lane: StoredGroup) -> bool:
+        """Whether it is this router that has the first of its group, which is told then."""
+        first = self._engine.acts.find(lane.head_id)
+        if not isinstance(first, Delivery):
+            return False
+        wait = wait_of(self._app, first)
+        found.chain.append(f"Message {first.pointer.id}, the first of group {lane.group}, waits for {wait.what}.")
+        found.head = self._head(first, wait)
+        if (known := self._engine.failed.of(first)) is not None:
+            self._add_answer(found, known)
+            found.pointer = first.pointer
+        if wait.cause is not Cause.CONFIRMATION:
+            found.actions += _of_head(first.broker_id, first.pointer.id, can_retry=wait.cause is Cause.RETRY)
+        return True
 
     def _stop_of(self, stored: StoredMessage, found: Explanation, pool: Pool | None) -> Stop | None:
         """Whom it waits for, in the pool that it will go to."""
@@ -299,7 +325,7 @@ class Messages:
             text += " A group is known as long as a message of it waits or is held."
         if not self._app.at_work:
             text = f"No {what} {name!r} is known here, and this router does not work now: ask the primary one."
-        found = Explanation(name, ThingKind.UNKNOWN, ThingState.NEVER_SEEN, "NEVER_SEEN", text)
+        found = Explanation(name, ThingKind.UNKNOWN, ThingState.NEVER_SEEN, "NEVER_SEEN", text, estimate="")
         if kind not in (None, ThingKind.MESSAGE):
             return found
         old = f"delivered before this router was started, or {MOST_REMEMBERED:,} deliveries ago: none older is known"

@@ -18,6 +18,7 @@ from flowcatalyst.control.explanation import (
 from flowcatalyst.control.group_states import GroupStates, Where
 from flowcatalyst.control.group_states import Standing as GroupStateKind
 from flowcatalyst.control.view import RouterView
+from flowcatalyst.core.words import count
 from flowcatalyst.router.pool import Pool
 
 SEARCH_WITHIN_S: Final = 10.0  # of a queue, for a message that it has not shown yet
@@ -118,8 +119,8 @@ def explain_pool(app: RouterView, pool: Pool) -> Explanation:
     permit_at = pool.rate.next_permit_at(now)
     chain = [
         f"{pool.in_flight} of {limits.concurrency} slots are busy.",
-        f"{pool.buffered} messages wait in it, in {pool.group_count} groups; {pool.ready_count} groups could start "
-        f"now, {pool.held_count} wait for a time.",
+        f"{count(pool.buffered, 'message')} {_wait(pool.buffered)} in it; {count(pool.ready_count, 'group')} could "
+        f"start now, and {pool.held_count} {_wait(pool.held_count)} for a time.",
     ]
     if limits.rate_per_minute is not None:
         left = "no permit is left" if permit_at > now else "there are permits left"
@@ -135,8 +136,8 @@ def explain_pool(app: RouterView, pool: Pool) -> Explanation:
         summary = f"Pool {pool.code} is no longer configured: it ends what it began, and is gone then."
         cause, actions = "RETIRING", []
         chain.append(
-            "What it did not begin goes back to its queue and then to the default pool; what cannot go back in order is "
-            "tried here."
+            "What it did not begin goes back to its queue and then to the default pool; "
+            "what cannot go back in order is tried here."
         )
     elif pause is not None:
         state, cause, summary = ThingState.PAUSED, "POOL_PAUSED", f"Pool {pool.code} is paused by {pause.by}."
@@ -156,9 +157,13 @@ def explain_pool(app: RouterView, pool: Pool) -> Explanation:
     elif not pool.ready_count:
         cause, summary = "NOTHING_STARTABLE", f"Pool {pool.code} has free slots, but all that it holds waits itself."
     facts = {"slots": limits.concurrency, "inFlight": pool.in_flight, "buffered": pool.buffered, "parked": pool.parked}
-    return Explanation(
-        pool.code, ThingKind.POOL, state, cause, summary, chain, pool=pool.code, facts=dict(facts), actions=actions
-    )
+    found = Explanation(pool.code, ThingKind.POOL, state, cause, summary, chain, pool=pool.code, estimate="")
+    found.facts, found.actions = dict(facts), actions
+    return found
+
+
+def _wait(number: int) -> str:
+    return "waits" if number == 1 else "wait"
 
 
 def _looked(found: Explanation, looked: list[str]) -> Explanation:

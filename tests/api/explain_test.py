@@ -49,6 +49,11 @@ def actions(found: dict[str, Any]) -> list[str]:
     return [one["what"] for one in found["actions"]]
 
 
+def again(found: dict[str, Any]) -> tuple[bool | None, str]:
+    """Whether it is safe to send it again."""
+    return found["safeToSendAgain"], found["sendAgainText"]
+
+
 @pytest.fixture
 async def router(tmp_path: Path) -> AsyncIterator[Running]:
     async with run_router(tmp_path, pools=SMALL) as running:
@@ -72,7 +77,7 @@ async def test_an_attempt_under_way(router: Running) -> None:
         found = await explained(router, "m-1", "IN_FLIGHT", "ANSWER")
         assert found["summary"].startswith("Attempt 1 of message m-1 has been under way for ")
         assert (found["pool"], found["group"], found["queue"]) == ("DEFAULT-POOL", "g", "default")
-        assert found["safeToSendAgain"] is False
+        assert again(found) == (False, "No: it is not lost, and is tried without that.")
 
 
 async def test_behind_a_slow_head(router: Running) -> None:
@@ -131,6 +136,7 @@ async def test_in_its_queue_behind_a_nacked_head_although_the_router_never_had_i
         assert found["chain"][0] == "1 message of its group g is before it; the first is message m-1."
         assert found["chain"][1].startswith("The first failed 1 time and is due again in ")
         assert found["chain"][2].endswith("got: HTTP 500.")
+        assert found["head"]["id"] == "m-1"
         assert actions(found) == ["retry-head", "skip-head", "skip"]
 
 
@@ -267,19 +273,23 @@ async def test_a_dead_letter(router: Running) -> None:
     found = await explained(router, "m-1", "DEAD_LETTER", "DEAD_LETTER")
     assert found["summary"] == "Message m-1 is dead letter 1: HTTP 400."
     assert actions(found) == ["replay"]
-    assert found["safeToSendAgain"] is False
+    assert again(found) == (False, "No: replay its dead letter instead.")
 
 
 async def test_delivered_lately(router: Running) -> None:
     await router.send(id="m-1", mediationTarget=router.receiver("fast"))
     found = await explained(router, "m-1", "DELIVERED", "DELIVERED")
     assert found["summary"].startswith("Message m-1 was delivered ")
-    assert found["safeToSendAgain"] is False
+    assert again(found) == (False, "No, unless you want it twice: it was delivered.")
 
 
 async def test_never_seen_with_where_was_looked(router: Running) -> None:
     found = await explain(router, "nope")
-    assert (found["kind"], found["state"], found["safeToSendAgain"]) == ("UNKNOWN", "NEVER_SEEN", None)
+    assert (found["kind"], found["state"], found["safeToSendAgain"]) == ("UNKNOWN", "NEVER_SEEN", True)
+    assert found["sendAgainText"] == (
+        "Yes, unless it was delivered before this router was started, or 50,000 deliveries ago: none older is known."
+    )
+    assert again(await explain(router, "nope", "?kind=POOL")) == (None, "")
     assert found["looked"][:2] == ["messages that this router has", "messages that failed here"]
     assert any(place.startswith("queue default") for place in found["looked"])
     known = "A group is known as long as a message of it waits, or somebody holds it."
@@ -304,7 +314,9 @@ async def test_a_standby(tmp_path: Path) -> None:
         try:
             found = await explain(router, "m-1", "?kind=MESSAGE")
             assert (found["state"], found["cause"]) == ("STANDBY", "STANDBY")
-            assert "ask the primary one" in (await explain(router, "nope"))["summary"]
+            unknown = await explain(router, "nope")
+            assert "ask the primary one" in unknown["summary"]
+            assert again(unknown) == (None, "That cannot be told here: ask the primary router.")
         finally:
             router.app.at_work = True
 
@@ -315,6 +327,7 @@ async def test_a_skip_that_waits_for_its_turn(router: Running) -> None:
         await router.client.post("/monitoring/messages/m-2/skip")
         found = await explain(router, "m-2")
         assert found["chain"][-1] == "It becomes a dead letter instead of being tried: skipped by anonymous."
+        assert again(found) == (False, "No: it becomes a dead letter, which can be replayed.")
 
 
 async def test_a_group_and_an_idle_pool(router: Running) -> None:

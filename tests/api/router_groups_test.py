@@ -75,6 +75,13 @@ async def test_a_blocked_group_is_known_after_a_restart(tmp_path: Path) -> None:
     async with run_router(tmp_path, retry=retry) as after:
         [one] = await listed(after, "?blocked=true")
         assert (one["group"], one["state"], one["head"]["failures"]) == ("g", "BLOCKED", 1)
+        target = before.receiver("server-error")
+        assert (one["queue"], one["head"]["id"], one["head"]["endpoint"]) == ("default", "m-1", target)
+        assert one["waitsFor"].startswith("Its first message, m-1, failed 1 time and is due again in ")
+        for query in ("queue=default", f"endpoint={quote(target)}", "pool=DEFAULT-POOL"):
+            assert len(await listed(after, f"?blocked=true&{query}")) == 1
+        for query in ("queue=high", "endpoint=https://other.example/"):
+            assert await listed(after, f"?blocked=true&{query}") == []
         assert one["waitingBehind"] == 1
         assert 0 < one["nextAttemptInMs"] <= 30_000
 

@@ -116,7 +116,7 @@ async def test_a_group_is_found_by_search_and_its_head_skipped(router: Running, 
         await page.get_by_role("searchbox").fill("order 9")
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("It waits behind message order-7 of its group")).to_be_visible()
-        await expect(page.get_by_text("Do not send it again")).to_be_visible()
+        await expect(page.get_by_text("Safe to send again? No: it is not lost")).to_be_visible()
         await page.get_by_role("button", name="Skip head").click()
         await confirmed(page, "Skip head")
         await said(page, "Message order-7 is a dead letter now.")
@@ -127,7 +127,7 @@ async def test_what_was_not_done_is_no_success_although_the_router_answered(rout
     async with open_page(browser, "about:blank") as page:
         await answer_with(page, "/monitoring/groups", {"items": [group("customer-1")], "next": None})
         refused = {"done": False, "text": "its head is in flight: try again when it has ended", "group": None}
-        await answer_with(page, "/groups/customer-1/retry-head", refused)
+        await answer_with(page, "/messages/b7/retry", refused)
         await page.goto(f"{router.listening.url}/#/groups")
         await page.get_by_role("row", name="customer-1").get_by_role("button", name="Retry").click()
         await confirmed(page, "Retry now")

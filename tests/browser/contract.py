@@ -63,6 +63,7 @@ def explanation(name: str, **more: Any) -> dict[str, Any]:
         "estimateInMs": 26_200,
         "estimateText": "If the head succeeds at its next attempt, it goes out in about 26 s.",
         "safeToSendAgain": False,
+        "sendAgainText": "No: it is not lost, and is tried without that.",
         "facts": {"Slots free": 13},
         "actions": [
             {

@@ -82,6 +82,26 @@ async def test_a_head_is_tried_at_once_when_its_endpoint_is_mended(tmp_path: Pat
         assert delivered(server)[-2:] == ["m-1", "m-2"]
 
 
+async def test_a_head_that_got_through_before_the_click_costs_no_other_message(
+    tmp_path: Path, browser: Browser
+) -> None:
+    async with stuck(tmp_path) as (router, _, moody), open_page(browser, "about:blank", expected="404") as page:
+        await page.goto(f"{router.listening.url}/#/groups")
+        await page.get_by_role("row", name="order:7").get_by_role("button", name="Skip").click()
+        await expect(page.get_by_role("dialog")).to_contain_text("Skip message m-1 of order:7?")
+        moody.refuses = False
+        await router.client.post("/monitoring/groups/order:7/retry-head")
+        await router.until_settled()
+        await router.client.post("/monitoring/groups/order:7/hold")
+        await router.send(id="m-3", messageGroupId="order:7", mediationTarget=router.receiver("fast"))
+        await confirmed(page, "Skip head")
+        alert = page.get_by_role("dialog").get_by_role("alert")
+        await expect(alert).to_contain_text("neither has message")
+        await router.client.post("/monitoring/groups/order:7/release")
+        await router.until_settled()
+        assert await router.app.dead_letters.count() == 0
+
+
 async def test_a_group_is_held_and_released(tmp_path: Path, browser: Browser) -> None:
     async with stuck(tmp_path) as (router, server, moody), open_page(browser, "about:blank") as page:
         await page.goto(f"{router.listening.url}/#/groups")

@@ -133,3 +133,20 @@ async def test_a_group_shows_only_what_holds_for_it(router: Running, browser: Br
         await expect(hangs.get_by_role("button", name="Retry")).to_have_count(0)
         await expect(hangs.locator("[data-column='Last answer']")).to_have_text("no answer yet")
         await expect(held.locator("[data-column='Next attempt']")).to_have_text("held")
+
+
+@pytest.mark.parametrize(("state", "again"), [("NEVER_SEEN", False), ("WAITING", True)])
+async def test_what_was_found_nowhere_is_not_searched_again_and_again(
+    router: Running, browser: Browser, state: str, again: bool
+) -> None:
+    async with open_page(browser, "about:blank") as page:
+        asked: list[str] = []
+        page.on("request", lambda request: asked.append(request.url) if "/explain/order-9" in request.url else None)
+        await answer_with(page, "/explain/order-9", explanation("order-9", state=state))
+        await page.clock.install()
+        await page.goto(f"{router.listening.url}/#/explain/order-9")
+        await expect(page.get_by_text("It waits behind message order-7")).to_be_visible()
+        for _ in range(5):
+            await page.clock.run_for(2_100)
+            await page.evaluate("async () => (await fetch('/monitoring/health')).text()")
+        assert (len(asked) > 1) is again

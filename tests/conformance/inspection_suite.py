@@ -1,6 +1,6 @@
 """What queues have to tell of what waits in them, where the storage is ours."""
 
-from flowcatalyst.core.message import MessagePointer, Settled, encode_pointer
+from flowcatalyst.core.message import MessagePointer, Settled, encode_pointer, parse_pointer
 from flowcatalyst.queues.contract import Outgoing
 from flowcatalyst.queues.inspection import InspectableQueue, Lock
 from tests.conformance.bench import Bench, take
@@ -37,7 +37,10 @@ class InspectionSuite:
         assert isinstance(queue, InspectableQueue)
         await queue.publish([message("m1"), message("m2"), message("m3", "other")])
         first = (await queue.look_at(["g", "other", "nobody"]))["g"]
-        assert (first.messages, first.lock, first.due_in_s) == (2, Lock.NONE, None)
+        assert (first.messages, first.lock, first.due_in_s, first.queue) == (2, Lock.NONE, None, queue.name)
+        heads = await queue.heads(["g", "other", "nobody"])
+        assert {name: parse_pointer(head.body).id for name, head in heads.items()} == {"g": "m1", "other": "m3"}
+        assert heads["g"].broker_id == first.head_id
         taken = await take(queue, 3)
         leased = await queue.look_at(["g", "other"])
         assert {one.lock for one in leased.values()} == {Lock.LEASED}

@@ -30,7 +30,7 @@ def test_the_chain_is_told_from_its_cause_to_what_can_be_done(terminal: Terminal
         "last answer:        500 server error: no stock (12 s ago)\n"
         "next attempt:       in 15 s\n"
         "estimate:           not before order-1 is delivered\n"
-        "safe to send again: no\n"
+        "safe to send again: No: it is not lost, and is tried without that.\n"
         "slots:              10\n"
         "breaker:            CLOSED\n"
         "paused:             no\n"
@@ -82,6 +82,7 @@ def test_what_nobody_knows_of_ends_with_1_and_says_where_was_looked(terminal: Te
         group=None,
         queue=None,
         safeToSendAgain=True,
+        sendAgainText="Yes.",
         facts={},
         actions=[],
     )
@@ -89,7 +90,7 @@ def test_what_nobody_knows_of_ends_with_1_and_says_where_was_looked(terminal: Te
     code, output, errors = terminal.run("explain", "order-2")
     assert (code, errors) == (1, "")
     assert output.splitlines()[0] == "Nothing is known of order-2."
-    assert "safe to send again: yes" in output
+    assert "safe to send again: Yes." in output
     assert "looked in:          this router; its dead letters" in output
     assert "What you can do" not in output
 

@@ -251,6 +251,7 @@ def explanation(**changes: Any) -> dict[str, Any]:
         "estimateInMs": 15_000,
         "estimateText": "not before order-1 is delivered",
         "safeToSendAgain": False,
+        "sendAgainText": "No: it is not lost, and is tried without that.",
         "facts": {"slots": 10, "breaker": "CLOSED", "paused": False, "permits": None},
         "actions": [
             {

@@ -84,7 +84,7 @@ def _print(found: Mapping[str, Any], router: Sequence[str]) -> None:
         "last answer": _last_answer(found),
         "next attempt": "" if found["nextAttemptInMs"] is None else f"in {duration(found['nextAttemptInMs'])}",
         "estimate": _estimate(found),
-        "safe to send again": {True: "yes", False: "no", None: ""}[found["safeToSendAgain"]],
+        "safe to send again": found["sendAgainText"],
         **{_label(name): _fact(name, value) for name, value in found["facts"].items()},
         "looked in": "; ".join(found["looked"]),
     }

@@ -2,18 +2,34 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from typing import Final
 
-from flowcatalyst.control.explanation import Action, Explanation, ThingKind, ThingState, of_job, seconds, segment
+from flowcatalyst.control.explain_actions import BY_PEOPLE, STANDS_BY, STATES, actions_on, stopped
+from flowcatalyst.control.explanation import (
+    BY_A_PERSON,
+    Action,
+    Explanation,
+    ThingKind,
+    ThingState,
+    of_job,
+    seconds,
+    segment,
+)
 from flowcatalyst.control.group_states import Answer
 from flowcatalyst.control.view import RouterView
-from flowcatalyst.control.waits import wait_of
+from flowcatalyst.control.waits import pool_code_of, wait_of
+from flowcatalyst.core.message import DEFAULT_POOL, Delivery
+from flowcatalyst.core.targets import endpoint_of, origin_of
 from flowcatalyst.core.words import count
 from flowcatalyst.dispatch.job import FINISHED, JobState, Status
 from flowcatalyst.dispatch.store.contract import Filter, GroupState, UnknownJobError
 from flowcatalyst.dispatch.store.platform_contract import UnknownEventError
 from flowcatalyst.dispatch.subscription import SubscriptionStatus
 from flowcatalyst.dispatch.waiting import WaitsFor, explain
+from flowcatalyst.router.breaker import BreakerState
+from flowcatalyst.router.cause import Cause
+from flowcatalyst.router.explain import Wait
 
 SHOWN_JOBS: Final = 100
 _STATES: Final = {
@@ -26,6 +42,7 @@ _STATES: Final = {
     WaitsFor.RETRY: ThingState.ON_HOLD,
     WaitsFor.PERSON: ThingState.ERROR,
 }
+_MAY_BE_STOPPED: Final = (WaitsFor.ROUTER, WaitsFor.JOB, WaitsFor.RETRY)
 _ENDS: Final = {
     Status.COMPLETED: "was delivered",
     Status.CANCELLED: "was cancelled",
@@ -60,8 +77,57 @@ async def explain_job(app: RouterView, job_id: str) -> Explanation | None:
     if waiting.until is not None:
         found.next_attempt_in_s = found.estimate_s = max(0.0, waiting.until - now)
         found.estimate = f"In about {seconds(found.estimate_s)}."
+    if in_hand is not None and delivery is not None:
+        _in_hand(app, found, delivery, in_hand)
+    elif waiting.kind in _MAY_BE_STOPPED and state.status not in (Status.QUEUED, Status.IN_PROGRESS):
+        _not_in_hand(app, found, state, head, waiting.kind)
     _add_actions(found, state, waiting.kind, head)
     return await _with_facts(app, found, state)
+
+
+def _in_hand(app: RouterView, found: Explanation, delivery: Delivery, wait: Wait) -> None:
+    """This router has it: what keeps it is what would keep a message."""
+    first, pool = wait.first or delivery, app.engine.acts.pool_of(delivery)
+    at_head = wait
+    if wait.first is not None and pool is not None and pool.has(first):
+        at_head = pool.explain(first)
+        found.chain.append(f"Job {first.pointer.id}, the first of its group, waits for {at_head.what}.")
+    if at_head.cause in BY_PEOPLE:
+        found.cause = at_head.cause
+    found.state = STATES.get(Cause(found.cause), found.state)
+    if found.state is ThingState.PAUSED:
+        found.estimate = BY_A_PERSON
+    target = first.pointer.mediation_target
+    found.actions += actions_on(app, at_head.cause, pool_code_of(delivery), None, target)
+    if wait.first is not None:
+        found.actions.append(of_job(first.pointer.id, "cancel", f"give up job {first.pointer.id}: its group goes on"))
+
+
+def _not_in_hand(app: RouterView, found: Explanation, state: JobState, head: JobState | None, kind: WaitsFor) -> None:
+    """A router has to take it, or the one before it: whether one would."""
+    job = (head or state).job
+    if _is_remote(app, job.pool):
+        return
+    pool = app.router.pools.get(job.pool) or app.router.pools.get(DEFAULT_POOL)
+    code = job.pool if pool is None else pool.code
+    if not app.at_work:
+        found.state, found.cause = ThingState.STANDBY, "STANDBY"
+        found.chain.append(STANDS_BY)
+    elif (stop := app.engine.pauses.stop_of(code, None, job.target, endpoint_of, origin_of)) is not None:
+        stopped(found, stop, also="" if kind is WaitsFor.ROUTER else "also ")
+    elif (breaker := app.breakers.find(endpoint_of(job.target))) is not None and breaker.state is BreakerState.OPEN:
+        found.cause = Cause.BREAKER
+        found.chain.append(f"The circuit breaker of {endpoint_of(job.target)} is open.")
+        found.actions += actions_on(app, Cause.BREAKER, code, None, job.target)
+    elif kind is WaitsFor.ROUTER and pool is not None and not pool.free_capacity:
+        found.cause = Cause.CAPACITY
+        found.chain.append(f"Pool {code} has no free capacity: it holds {count(pool.size, 'message')}.")
+
+
+def _is_remote(app: RouterView, pool: str) -> bool:
+    """Whether its jobs are for routers elsewhere, of which nothing is known here."""
+    kept = None if app.platform is None else app.platform.catalog.pools.get(pool)
+    return kept is not None and kept.document.queue is not None
 
 
 async def explain_job_group(app: RouterView, name: str) -> Explanation | None:
@@ -117,7 +183,8 @@ async def explain_event(app: RouterView, event_id: str) -> Explanation | None:
         why = await explain_job(app, state.job.id)
         if why is not None:
             found.chain.append(f"Job {state.job.id} for {state.job.subscription or state.job.code}: {why.summary}")
-            found.actions += why.actions
+            of_it = (replace(one, text=f"{one.text} (job {state.job.id})") for one in why.actions)
+            found.actions += [one for one in of_it if one.path not in {other.path for other in found.actions}]
     found.estimate = "Each of its jobs goes its own way." if open_jobs else "All of its jobs are finished."
     return found
 

@@ -4,18 +4,15 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
+from flowcatalyst.control.explain_actions import BY_PEOPLE, STANDS_BY, STATES, STOPPED, actions_on, stopped
 from flowcatalyst.control.explanation import (
     BY_A_PERSON,
     Action,
     Explanation,
     ThingKind,
     ThingState,
-    of_group,
     of_message,
-    of_pool,
-    of_stop,
     seconds,
-    segment,
 )
 from flowcatalyst.control.group_states import Answer, Head, Where
 from flowcatalyst.control.stored_messages import pool_of
@@ -25,32 +22,24 @@ from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
 from flowcatalyst.core.message import DEFAULT_POOL, Delivery, parse_pointer
 from flowcatalyst.core.targets import endpoint_of, origin_of
 from flowcatalyst.core.words import count
-from flowcatalyst.queues.inspection import COUNTED, SEARCHED, InspectableQueue, Lock, StoredMessage, inspectable
+from flowcatalyst.queues.inspection import (
+    COUNTED,
+    SEARCHED,
+    InspectableQueue,
+    Lock,
+    StoredGroup,
+    StoredMessage,
+    inspectable,
+)
 from flowcatalyst.router.blocked import FailedMessage
 from flowcatalyst.router.cause import Cause
 from flowcatalyst.router.explain import Wait
-from flowcatalyst.router.pauses import PauseKind, Stop
+from flowcatalyst.router.pauses import Stop
 from flowcatalyst.router.pool import Pool
 from flowcatalyst.router.rate import WINDOW_S
+from flowcatalyst.router.recent import MOST_REMEMBERED
 
 ESTIMATED_FROM_S: Final = 300.0
-_STATES: Final = {
-    Cause.ANSWER: ThingState.IN_FLIGHT,
-    Cause.RETRY: ThingState.ON_HOLD,
-    Cause.CONFIRMATION: ThingState.CONFIRMING,
-    Cause.POOL_PAUSED: ThingState.PAUSED,
-    Cause.ENDPOINT_PAUSED: ThingState.PAUSED,
-    Cause.GROUP_HELD: ThingState.HELD,
-    Cause.FENCE: ThingState.STANDBY,
-}
-
-
-_BY_PEOPLE: Final = (Cause.POOL_PAUSED, Cause.ENDPOINT_PAUSED, Cause.GROUP_HELD, Cause.FENCE)
-_STOPPED: Final = {
-    PauseKind.POOL: Cause.POOL_PAUSED,
-    PauseKind.ENDPOINT: Cause.ENDPOINT_PAUSED,
-    PauseKind.GROUP: Cause.GROUP_HELD,
-}
 _FORESEEN: Final = (Cause.SLOTS, Cause.RATE_LIMIT)  # what is before it goes at a pace that is known
 
 
@@ -84,18 +73,18 @@ class Messages:
         at_head = wait  # what the first of its group waits for
         if wait.first is not None and pool is not None and pool.has(wait.first):
             at_head = pool.explain(wait.first)
-            if at_head.cause in _BY_PEOPLE:
+            if at_head.cause in BY_PEOPLE:
                 wait = replace(wait, cause=at_head.cause)
         elif (stop := self._stop_of_away(wait)) is not None:
-            wait = replace(wait, cause=_STOPPED[stop.kind])
-        state = _STATES.get(wait.cause, ThingState.WAITING)
+            wait = replace(wait, cause=STOPPED[stop.kind])
+        state = STATES.get(wait.cause, ThingState.WAITING)
         if state is ThingState.WAITING and pool is not None and _is_parked(pool, delivery):
             state = ThingState.PARKED
         found = Explanation(name, ThingKind.MESSAGE, state, wait.cause, f"Message {name} waits for {wait.what}.")
         found.pool, found.queue = pool_code_of(delivery), delivery.source.name
         found.group = delivery.group if delivery.ordered else None
-        found.pointer, found.safe_to_send_again = delivery.pointer, False
-        if wait.until is not None and wait.cause not in _BY_PEOPLE:
+        found.pointer = delivery.pointer
+        if wait.until is not None and wait.cause not in BY_PEOPLE:
             found.next_attempt_in_s = max(0.0, wait.until - self._now)
         found.facts = {
             "attempts": delivery.number,
@@ -156,6 +145,7 @@ class Messages:
                 f"It is parked: pool {pool.code} holds more than its capacity of {pool.limits.effective_capacity}."
             )
         if delivery.skip:
+            found.given_up = delivery.skip
             found.chain.append(f"It becomes a dead letter instead of being tried: {delivery.skip}.")
         if found.facts["copiesDropped"]:
             copies = self._app.tracker.copies_of(found.id)
@@ -194,32 +184,19 @@ class Messages:
         return max(0, attempts - at_once) * WINDOW_S / pool.limits.rate_per_minute
 
     def _actions(self, found: Explanation, delivery: Delivery, wait: Wait) -> None:
-        if wait.cause is Cause.POOL_PAUSED:
-            named = delivery.pointer.pool_code or DEFAULT_POOL  # its own may be configured no more
-            code = named if named in self._engine.pauses.pools else found.pool or DEFAULT_POOL
-            found.actions.append(of_pool(code, "resume", f"resume pool {code}"))
-        elif wait.cause is Cause.ENDPOINT_PAUSED:
-            target = (wait.first or delivery).pointer.mediation_target
-            paused = self._engine.pauses.of_target(target, endpoint_of, origin_of)
-            name = endpoint_of(target) if paused is None else paused[0]
-            path = f"/monitoring/endpoints/resume?endpoint={segment(name)}"
-            found.actions.append(Action("resume", path, f"resume {name}"))
-        elif wait.cause is Cause.GROUP_HELD:
-            found.actions.append(of_group(delivery.group or "", "release", f"release group {delivery.group}"))
+        target = (wait.first or delivery).pointer.mediation_target
+        named = delivery.pointer.pool_code or DEFAULT_POOL  # its own may be configured no more
+        code = named if named in self._engine.pauses.pools else found.pool or DEFAULT_POOL
+        if ends := actions_on(self._app, wait.cause, code, delivery.group, target):
+            found.actions += ends
         elif wait.first is not None and delivery.group is not None:
-            first = wait.first.pointer.id
-            if wait.cause is not Cause.SLOW_HEAD:
-                found.actions.append(of_group(delivery.group, "retry-head", f"try message {first} now"))
-            found.actions.append(
-                of_group(delivery.group, "skip-head", f"give up message {first}: it becomes a dead letter")
+            found.actions += _of_head(
+                wait.first.broker_id, wait.first.pointer.id, can_retry=wait.cause is not Cause.SLOW_HEAD
             )
         elif wait.cause is Cause.RETRY:
             found.actions.append(of_message(found.id, "retry", "try it now"))
-        elif wait.cause is Cause.BREAKER:
-            path = f"/monitoring/circuit-breakers/reset?endpoint={segment(found.facts['endpoint'])}"
-            found.actions.append(Action("reset", path, "close the circuit breaker of its endpoint, and try now"))
         if wait.cause is not Cause.CONFIRMATION:
-            found.actions.append(of_message(found.id, "skip", "give it up: it becomes a dead letter"))
+            found.actions.append(of_message(found.id, "skip", f"give up message {found.id}: it becomes a dead letter"))
 
     # Elsewhere
 
@@ -229,7 +206,7 @@ class Messages:
             name, ThingKind.MESSAGE, ThingState.IN_QUEUE, "NACKED", f"Message {name} {_is_in_queue(failed, self._now)}."
         )
         found.pool, found.queue, found.group = failed.pool, failed.queue, failed.group or None
-        found.pointer, found.safe_to_send_again = failed.pointer, False
+        found.pointer = failed.pointer
         found.next_attempt_in_s = found.estimate_s = max(0.0, failed.due_at - self._now)
         found.estimate = (
             f"Its next attempt is due in {seconds(found.estimate_s)}, if pool {failed.pool} has a slot then."
@@ -237,26 +214,18 @@ class Messages:
         found.facts = {"failures": failed.failures, "failingMs": round((self._now - failed.since) * 1000)}
         self._add_answer(found, failed)
         if (stop := self._engine.acts.stop_of(failed)) is not None:
-            self._stopped(found, stop)
+            stopped(found, stop)
         else:
             found.actions.append(of_message(name, "retry", "try it now"))
         if reason := self._engine.skips.find(failed.broker_id):
+            found.given_up = reason
             found.chain.append(f"It becomes a dead letter when its turn comes: {reason}.")
-        found.actions.append(of_message(name, "skip", "give it up: it becomes a dead letter"))
+        found.actions.append(of_message(name, "skip", f"give up message {name}: it becomes a dead letter"))
         return found
-
-    def _stopped(self, found: Explanation, stop: Stop) -> None:
-        """A person has to let it go on, whatever else it waits for."""
-        found.state = ThingState.HELD if stop.kind is PauseKind.GROUP else ThingState.PAUSED
-        found.cause = _STOPPED[stop.kind]
-        found.chain.append(f"It also waits for {stop.what}.")
-        found.next_attempt_in_s = found.estimate_s = None
-        found.estimate = BY_A_PERSON
-        found.actions.append(of_stop(stop))
 
     def _delivered(self, name: str, at: float) -> Explanation:
         text = f"Message {name} was delivered {seconds(self._now - at)} ago."
-        found = Explanation(name, ThingKind.MESSAGE, ThingState.DELIVERED, "DELIVERED", text, safe_to_send_again=False)
+        found = Explanation(name, ThingKind.MESSAGE, ThingState.DELIVERED, "DELIVERED", text)
         found.estimate = "It was delivered."
         return found
 
@@ -264,9 +233,7 @@ class Messages:
         letter = await self._app.dead_letters.get(number, 0)
         reason = "" if letter is None else f": {letter.reason}"
         text = f"Message {name} is dead letter {number}{reason}."
-        found = Explanation(
-            name, ThingKind.MESSAGE, ThingState.DEAD_LETTER, "DEAD_LETTER", text, safe_to_send_again=False
-        )
+        found = Explanation(name, ThingKind.MESSAGE, ThingState.DEAD_LETTER, "DEAD_LETTER", text)
         found.estimate = "It is not tried again until somebody replays it."
         if letter is not None:
             found.queue, found.group = letter.queue, letter.group
@@ -282,7 +249,7 @@ class Messages:
 
     async def in_queues(self, name: str, looked: list[str]) -> Explanation | None:
         """What its queue holds and has not shown, where the storage is ours."""
-        queues = self._app.engine.queues.values()
+        queues = self._app.queues_to_show().values()  # a standby polls none, and has its own files all the same
         for closed in (one for one in queues if not isinstance(one, InspectableQueue)):
             looked.append(f"(queue {closed.name} cannot be searched: its broker does not let us look)")
         for queue in inspectable(queues):
@@ -303,13 +270,14 @@ class Messages:
         found = Explanation(
             name, ThingKind.MESSAGE, ThingState.IN_QUEUE, "NOT_RECEIVED", f"Message {name} waits in queue {queue}."
         )
-        found.pool, found.queue, found.group, found.safe_to_send_again = lane.pool or DEFAULT_POOL, queue, group, False
+        found.pool, found.queue, found.group = lane.pool or DEFAULT_POOL, queue, group
         found.facts = {"ahead": stored.ahead, "failures": stored.failures}
         found.next_attempt_in_s = lane.due_in_s
-        head = self._engine.failed.find(lane.head_id)
+        head, here = self._engine.failed.find(lane.head_id), self._app.tracker.owned(lane.head_id)
         if stored.ahead:
             ahead = f"{COUNTED:,} or more messages" if stored.ahead >= COUNTED else count(stored.ahead, "message")
-            first = lane.head_id if head is None else f"message {head.message_id}"
+            known = head.message_id if head is not None else None if here is None else here.pointer.id
+            first = lane.head_id if known is None else f"message {known}"
             found.cause = "BEHIND_HEAD"
             are = "is" if stored.ahead == 1 else "are"
             found.chain.append(f"{ahead} of its group {group} {are} before it; the first is {first}.")
@@ -324,28 +292,43 @@ class Messages:
             if head is not None:
                 self._add_answer(found, head)
                 found.pointer = head.pointer
-        elif lane.lock is Lock.LEASED:
+                endpoint = None if head.pointer is None else endpoint_of(head.pointer.mediation_target)
+                found.head = Head(head.message_id, head.broker_id, Where.IN_QUEUE, head.failures, endpoint)
+        elif lane.lock is Lock.LEASED and not self._behind_in_hand(found, lane):
             found.chain.append("A router has messages of its group in hand; the rest follows when these are done with.")
         pool = self._app.router.pools.get(found.pool) or self._app.router.pools.get(DEFAULT_POOL)
         if not self._app.at_work:
             found.state, found.cause = ThingState.STANDBY, "STANDBY"
-            found.chain.append("This router does not work now: it is a standby or disabled.")
+            found.chain.append(STANDS_BY)
         elif (stop := self._stop_of(stored, head)) is not None:
-            self._stopped(found, stop)
+            stopped(found, stop)
         elif pool is not None and lane.lock is Lock.NONE and not pool.free_capacity:
             found.cause = Cause.CAPACITY
             found.chain.append(f"Pool {pool.code} has no free capacity: it holds {pool.size} messages.")
         if reason := self._engine.skips.find(stored.broker_id):
+            found.given_up = reason
             found.chain.append(f"It becomes a dead letter when its turn comes: {reason}.")
         is_stopped = found.state in (ThingState.PAUSED, ThingState.HELD)
-        if group is not None and lane.lock is Lock.DELAYED and not is_stopped:
-            found.actions.append(of_group(group, "retry-head", "try the first of its group now"))
         if group is not None and lane.lock is Lock.DELAYED:
-            found.actions.append(
-                of_group(group, "skip-head", "give up the first of its group: it becomes a dead letter")
-            )
-        found.actions.append(of_message(found.id, "skip", "give it up: it becomes a dead letter"))
+            first = lane.head_id if head is None else head.message_id
+            found.actions += _of_head(lane.head_id, first, can_retry=not is_stopped)
+        found.actions.append(of_message(found.id, "skip", f"give up message {found.id}: it becomes a dead letter"))
         return found
+
+    def _behind_in_hand(self, found: Explanation, lane: StoredGroup) -> bool:
+        """Whether it is this router that has the first of its group, which is told then."""
+        first = self._engine.acts.find(lane.head_id)
+        if not isinstance(first, Delivery):
+            return False
+        wait = wait_of(self._app, first)
+        found.chain.append(f"Message {first.pointer.id}, the first of group {lane.group}, waits for {wait.what}.")
+        found.head = self._head(first, wait)
+        if (known := self._engine.failed.of(first)) is not None:
+            self._add_answer(found, known)
+            found.pointer = first.pointer
+        if wait.cause is not Cause.CONFIRMATION:
+            found.actions += _of_head(first.broker_id, first.pointer.id, can_retry=wait.cause is Cause.RETRY)
+        return True
 
     def _stop_of(self, stored: StoredMessage, head: FailedMessage | None) -> Stop | None:
         """Who stopped it, or the first of its group, in the pool that it will go to."""
@@ -356,15 +339,24 @@ class Messages:
         stop = pauses.stop_of(pool_of(self._app, lane.pool), lane.group, target, endpoint_of, origin_of)
         return stop if stop is not None or head is None else self._engine.acts.stop_of(head)
 
-    def never_seen(self, name: str, kind: ThingKind | None) -> Explanation:
+    def never_seen(self, name: str, kind: ThingKind | None, looked: list[str]) -> Explanation:
         what = "message, job, event, group or pool" if kind is None else kind.lower()
         text = f"No {what} {name!r} is known here: it was never seen, or was delivered longer ago than is remembered."
         if kind in (None, ThingKind.GROUP):
             text += " A group is known as long as a message of it waits, or somebody holds it."
         if not self._app.at_work:
             text = f"No {what} {name!r} is known here, and this router does not work now: ask the primary one."
-        found = Explanation(name, ThingKind.UNKNOWN, ThingState.NEVER_SEEN, "NEVER_SEEN", text)
-        found.safe_to_send_again = None
+        found = Explanation(name, ThingKind.UNKNOWN, ThingState.NEVER_SEEN, "NEVER_SEEN", text, estimate="")
+        if kind not in (None, ThingKind.MESSAGE):
+            return found
+        old = f"delivered before this router was started, or {MOST_REMEMBERED:,} deliveries ago: none older is known"
+        if not self._app.at_work:
+            found.send_again = "That cannot be told here: ask the primary router."
+        elif any(place.startswith("(") for place in looked):
+            found.send_again = f"Yes, unless it waits in a queue that could not be searched, or was {old}."
+        else:
+            found.safe_to_send_again = True
+            found.send_again = f"Yes, unless it was {old}."
         return found
 
     def _add_answer(self, found: Explanation, failed: FailedMessage) -> None:
@@ -373,6 +365,11 @@ class Messages:
         ago_s = self._now - failed.answered_at
         found.last_answer = Answer(failed.status, failed.detail, failed.excerpt, ago_s)
         found.chain.append(f"Its latest attempt, {seconds(ago_s)} ago, got: {failed.detail}.")
+
+
+def _of_head(broker_id: str, name: str, *, can_retry: bool) -> list[Action]:
+    skip = of_message(broker_id, "skip", f"give up message {name}: it becomes a dead letter", "skip-head")
+    return [of_message(broker_id, "retry", f"try message {name} now", "retry-head"), skip] if can_retry else [skip]
 
 
 def _is_parked(pool: Pool, delivery: Delivery) -> bool:

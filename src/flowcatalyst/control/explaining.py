@@ -11,13 +11,16 @@ from flowcatalyst.control.explanation import (
     ThingKind,
     ThingState,
     of_group,
+    of_message,
     of_pool,
     of_stop,
+    say_whether_to_send_again,
     seconds,
 )
 from flowcatalyst.control.group_states import GroupStates, Where
 from flowcatalyst.control.group_states import Standing as GroupStateKind
 from flowcatalyst.control.view import RouterView
+from flowcatalyst.core.words import count
 from flowcatalyst.router.pauses import PauseKind
 from flowcatalyst.router.pool import Pool
 
@@ -56,7 +59,7 @@ async def explain_anything(app: RouterView, name: str, kind: ThingKind | None = 
                 return _looked(found, looked)
     if kind in (None, ThingKind.POOL):
         looked.append("pools")
-        if (pool := app.router.pools.get(name)) is not None:
+        if (pool := app.router.pools.get(name) or app.router.retiring.get(name)) is not None:
             return _looked(explain_pool(app, pool), looked)
     if kind in (None, ThingKind.MESSAGE):
         try:
@@ -67,7 +70,7 @@ async def explain_anything(app: RouterView, name: str, kind: ThingKind | None = 
             looked.append(f"(the search of the queues was given up after {SEARCH_WITHIN_S:.0f} s)")
         if found is not None:
             return _looked(await Messages(app).known(name) or found, looked)  # it may have come meanwhile
-    return _looked(messages.never_seen(name, kind), looked)
+    return _looked(messages.never_seen(name, kind, looked), looked)
 
 
 async def explain_group(app: RouterView, name: str) -> Explanation | None:
@@ -100,10 +103,11 @@ async def explain_group(app: RouterView, name: str) -> Explanation | None:
         found.actions.append(of_stop(state.stop))
     if state.held_by is not None:
         found.actions.append(of_group(name, "release", "let it go on"))
-    elif head is not None and head.where is not Where.IN_FLIGHT and state.stop is None:
-        found.actions.append(of_group(name, "retry-head", f"try message {head.id} now"))
+    if head is not None and head.where is not Where.IN_FLIGHT and state.held_by is None and state.stop is None:
+        found.actions.append(of_message(head.broker_id, "retry", f"try message {head.id} now", "retry-head"))
     if head is not None:
-        found.actions.append(of_group(name, "skip-head", f"give up message {head.id}: it becomes a dead letter"))
+        text = f"give up message {head.id}: it becomes a dead letter"
+        found.actions.append(of_message(head.broker_id, "skip", text, "skip-head"))
     if state.held_by is None:
         found.actions.append(of_group(name, "hold", "start nothing more of it"))
     return found
@@ -122,8 +126,8 @@ def explain_pool(app: RouterView, pool: Pool) -> Explanation:
     permit_at = pool.rate.next_permit_at(now)
     chain = [
         f"{pool.in_flight} of {limits.concurrency} slots are busy.",
-        f"{pool.buffered} messages wait in it, in {pool.group_count} groups; {pool.ready_count} groups could start "
-        f"now, {pool.held_count} wait for a time.",
+        f"{count(pool.buffered, 'message')} {_wait(pool.buffered)} in it; {count(pool.ready_count, 'group')} could "
+        f"start now, and {pool.held_count} {_wait(pool.held_count)} for a time.",
     ]
     if limits.rate_per_minute is not None:
         left = "no permit is left" if permit_at > now else "there are permits left"
@@ -132,7 +136,17 @@ def explain_pool(app: RouterView, pool: Pool) -> Explanation:
         chain.append(f"{pool.parked} of its messages are parked: beyond its capacity of {limits.effective_capacity}.")
     state, cause, summary = ThingState.WAITING, "NONE", f"Pool {pool.code} works."
     actions = [of_pool(pool.code, "pause", "start nothing more in it")]
-    if pause is not None:
+    if pool.draining:
+        cause, summary, actions = "DRAINING", f"Pool {pool.code} ends with its router: nothing more starts in it.", []
+        chain.append("What is in flight ends as usual; the rest is back in its queue.")
+    elif pool.retiring:
+        summary = f"Pool {pool.code} is no longer configured: it ends what it began, and is gone then."
+        cause, actions = "RETIRING", []
+        chain.append(
+            "What it did not begin goes back to its queue and then to the default pool; "
+            "what cannot go back in order is tried here."
+        )
+    elif pause is not None:
         state, cause, summary = ThingState.PAUSED, "POOL_PAUSED", f"Pool {pool.code} is paused by {pause.by}."
         actions = [of_pool(pool.code, "resume", "let it go on")]
     elif not app.at_work:
@@ -150,11 +164,16 @@ def explain_pool(app: RouterView, pool: Pool) -> Explanation:
     elif not pool.ready_count:
         cause, summary = "NOTHING_STARTABLE", f"Pool {pool.code} has free slots, but all that it holds waits itself."
     facts = {"slots": limits.concurrency, "inFlight": pool.in_flight, "buffered": pool.buffered, "parked": pool.parked}
-    return Explanation(
-        pool.code, ThingKind.POOL, state, cause, summary, chain, pool=pool.code, facts=dict(facts), actions=actions
-    )
+    found = Explanation(pool.code, ThingKind.POOL, state, cause, summary, chain, pool=pool.code, estimate="")
+    found.facts, found.actions = dict(facts), actions
+    return found
+
+
+def _wait(number: int) -> str:
+    return "waits" if number == 1 else "wait"
 
 
 def _looked(found: Explanation, looked: list[str]) -> Explanation:
     found.looked = looked
+    say_whether_to_send_again(found)
     return found

@@ -73,9 +73,28 @@ class Explanation:
     next_attempt_in_s: float | None = None
     estimate_s: float | None = None
     estimate: str = "It cannot be told when it goes out."
-    safe_to_send_again: bool | None = None  # None: it is no message
+    safe_to_send_again: bool | None = None  # None: it is no message, or that cannot be told
+    send_again: str = ""  # the same in one sentence; empty: it is no message
+    given_up: str = ""  # why it becomes a dead letter when its turn comes; empty: it does not
     facts: dict[str, Fact] = field(default_factory=dict)
     actions: list[Action] = field(default_factory=list)
+
+
+def say_whether_to_send_again(found: Explanation) -> None:
+    """Of a message that is known here."""
+    if found.kind is not ThingKind.MESSAGE:
+        return
+    found.safe_to_send_again = False
+    if found.state is ThingState.DELIVERED:
+        found.send_again = "No, unless you want it twice: it was delivered."
+    elif found.state is ThingState.DEAD_LETTER:
+        found.send_again = "No: replay its dead letter instead."
+    elif found.state is ThingState.CONFIRMING:
+        found.send_again = "No: it is done with, and only its queue has to confirm that."
+    elif found.given_up:
+        found.send_again = "No: it becomes a dead letter, which can be replayed."
+    else:
+        found.send_again = "No: it is not lost, and is tried without that."
 
 
 def segment(name: object) -> str:
@@ -87,8 +106,9 @@ def of_pool(code: str, act: str, text: str) -> Action:
     return Action(act, f"/monitoring/pools/{segment(code)}/{act}", text)
 
 
-def of_message(message_id: str, act: str, text: str) -> Action:
-    return Action(act, f"/monitoring/messages/{segment(message_id)}/{act}", text)
+def of_message(message_id: str, act: str, text: str, what: str | None = None) -> Action:
+    """A head is named by its broker id, never by its group: another may be the head by the time of the act."""
+    return Action(what or act, f"/monitoring/messages/{segment(message_id)}/{act}", text)
 
 
 def of_group(group: str, act: str, text: str) -> Action:

@@ -6,6 +6,7 @@ storage is ours, the queue is asked too, so that a restart forgets nothing that 
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from heapq import nsmallest
@@ -13,8 +14,8 @@ from typing import Final, NamedTuple
 
 from flowcatalyst.control import stored_messages
 from flowcatalyst.control.view import RouterView
-from flowcatalyst.core.errors import QueueUnavailableError
-from flowcatalyst.core.message import Delivery, MessagePointer
+from flowcatalyst.core.errors import InvalidMessageError, QueueUnavailableError
+from flowcatalyst.core.message import Delivery, MessagePointer, parse_pointer
 from flowcatalyst.core.targets import endpoint_of, origin_of
 from flowcatalyst.core.words import count
 from flowcatalyst.queues.inspection import COUNTED, InspectableQueue, Lock, StoredGroup, inspectable
@@ -27,6 +28,7 @@ from flowcatalyst.router.pool import Pool
 HANGS_S: Final = 10.0  # an attempt under way for so long blocks its group
 SLICE: Final = 2000  # groups that are looked at in one go
 STORED_AT_MOST: Final = 10_000
+NAMED_AT_ONCE: Final = 100  # groups whose first messages are read in one go
 ANSWER_WITHIN_S: Final = 2.0
 
 
@@ -153,34 +155,41 @@ class GroupStates:
         states: list[GroupState] = []
         for row in found[:limit]:
             state = self._state(row.group, row.pool, stored.get(row.group))
-            if state is not None and _fits(state, which):
+            if state is not None:
                 states.append(state)
+        states = [state for state in await self._named(states) if _fits(state, which)]
         cursor: Cursor | None = found[limit - 1] if len(found) > limit else None
         return GroupPage(await self._counted(states), cursor)
 
     async def find(self, group: str) -> GroupState | None:
         """None: neither the router nor a queue that can be asked knows of it."""
         stored = await self._look_at([group])
-        pools = [pool.code for pool in self._app.router.all_pools() if pool.has_group(group)]
-        failed = [code for name, code in self._blocking if name == group]
-        for code in (*pools, *failed, *([stored[group].pool] if group in stored else [])):
+        for code in (*self.pools_of(group), *([stored[group].pool] if group in stored else [])):
             state = self._state(group, code, stored.get(group))
             if state is not None:
-                return (await self._counted([await self._named(state)]))[0]
+                return (await self._counted(await self._named([state])))[0]
         if group in self._app.engine.pauses.groups:
             return self._empty(group)
         return None
 
-    async def _named(self, state: GroupState) -> GroupState:
-        """With the id that its sender knows of a first message that was not read here."""
-        if state.head is None or state.head.endpoint is not None:
-            return state
-        found = await stored_messages.find(self._app, state.head.broker_id)
-        pointer = None if found is None else stored_messages.pointer_of(found[1])
-        if pointer is None:
-            return state
-        head = replace(state.head, id=pointer.id, endpoint=_endpoint(pointer))
-        return replace(state, head=head, pointer=pointer, waits_for=state.waits_for.replace(head.broker_id, pointer.id))
+    def pools_of(self, group: str) -> list[str]:
+        """Pools that have a group of this name, as far as the router knows. Those of two pools are two groups."""
+        pools = [pool.code for pool in self._app.router.all_pools() if pool.has_group(group)]
+        failed = [one.pool for one in self._app.engine.failed.by_message.values() if one.blocks and one.group == group]
+        return list(dict.fromkeys([*pools, *failed]))
+
+    async def _named(self, states: list[GroupState]) -> list[GroupState]:
+        """With the ids that senders know, and the endpoints, of first messages that were not read here."""
+        unread = [state.group for state in states if state.head is not None and state.head.endpoint is None]
+        heads: dict[tuple[str, str], MessagePointer] = {}
+        for begin in range(0, len(unread), NAMED_AT_ONCE):
+            for queue in self._inspectable():
+                with suppress(QueueUnavailableError, TimeoutError):
+                    async with asyncio.timeout(ANSWER_WITHIN_S):
+                        for name, head in (await queue.heads(unread[begin : begin + NAMED_AT_ONCE])).items():
+                            with suppress(InvalidMessageError):  # then it becomes a dead letter when it comes
+                                heads[name, head.broker_id] = parse_pointer(head.body)
+        return [_with_name(state, heads) for state in states]
 
     def count_blocked(self, stored: dict[str, StoredGroup]) -> int:
         """That stand still, as far as this router knows; `stored` are those that failed before it was started too."""
@@ -317,7 +326,7 @@ class GroupStates:
         return GroupState(
             group=group,
             pool=stored.pool,
-            queue=None,
+            queue=stored.queue,
             state=Standing.BLOCKED if blocked else Standing.WAITING,
             blocked_s=max(0.0, self._app.clock.wall() - stored.head_published_at) if blocked else None,
             head=Head(stored.head_id, stored.head_id, Where.IN_QUEUE, stored.head_failures, None),
@@ -383,6 +392,15 @@ class GroupStates:
             else:
                 counted.append(replace(state, behind_is_exact=state.queue in own))
         return counted
+
+
+def _with_name(state: GroupState, heads: dict[tuple[str, str], MessagePointer]) -> GroupState:
+    pointer = None if state.head is None else heads.get((state.group, state.head.broker_id))
+    if state.head is None or pointer is None:
+        return state
+    head = replace(state.head, id=pointer.id, endpoint=_endpoint(pointer))
+    waits_for = state.waits_for.replace(state.head.broker_id, pointer.id)
+    return replace(state, head=head, pointer=pointer, waits_for=waits_for)
 
 
 def _fits(state: GroupState, which: GroupFilter) -> bool:

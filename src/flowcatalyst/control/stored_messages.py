@@ -17,11 +17,13 @@ async def find(app: RouterView, name: str) -> tuple[str, StoredMessage] | None:
     return None
 
 
-async def head_of(app: RouterView, group: str) -> FailedMessage | None:
-    """The first message of a group in its queue, as one that failed and waits there."""
+async def head_of(app: RouterView, group: str, pool: str | None = None) -> FailedMessage | None:
+    """The first message of a group in its queue, as one that failed and waits there. `pool`: only if it is of that."""
     for queue in inspectable(app.engine.queues.values()):
         lane = (await queue.look_at([group])).get(group)
-        if lane is not None and (stored := await queue.find(lane.head_id)) is not None:
+        if lane is None or pool not in (None, lane.pool):
+            continue
+        if (stored := await queue.find(lane.head_id)) is not None:
             return as_failed(app, queue.name, stored)
     return None
 

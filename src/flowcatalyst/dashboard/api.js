@@ -115,7 +115,8 @@ async function read(path, signal, nextOf) {
 }
 
 // What is at a path, read again every so many milliseconds while somebody looks. `data` stays while a newer one comes.
-export function useLoad(path, every = 0, nextOf = null) {
+// What costs much to find is read again only when somebody asks: `isLast` says so of an answer.
+export function useLoad(path, every = 0, nextOf = null, isLast = null) {
   const [found, setFound] = useState({ path: null, data: null, items: [], next: null, error: null });
   const [round, setRound] = useState(0);
   useEffect(() => {
@@ -127,6 +128,7 @@ export function useLoad(path, every = 0, nextOf = null) {
         try {
           const page = await read(path, stop.signal, nextOf);
           if (!stop.signal.aborted) setFound({ ...page, path, error: null });
+          if (isLast?.(page.data)) return;
         } catch (error) {
           if (stop.signal.aborted) return;
           setFound((before) => ({ ...(before.path === path ? before : { data: null, items: [], next: null }), path, error }));

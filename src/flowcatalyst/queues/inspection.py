@@ -35,6 +35,15 @@ class StoredGroup:
     head_id: str  # broker id of its first message
     head_failures: int
     head_published_at: float  # wall time
+    queue: str
+
+
+@dataclass(slots=True, frozen=True)
+class StoredHead:
+    """The first message of a group."""
+
+    broker_id: str
+    body: str
 
 
 @dataclass(slots=True, frozen=True)
@@ -65,6 +74,9 @@ class InspectableQueue(Protocol):
 
     async def look_at(self, groups: Sequence[str]) -> dict[str, StoredGroup]:
         """Those of these groups that it holds messages of."""
+
+    async def heads(self, groups: Sequence[str]) -> dict[str, StoredHead]:
+        """The first message of each of these groups that it holds messages of."""
 
     async def delayed_groups(self, most: int) -> list[StoredGroup]:
         """Groups whose first message failed and waits for its next attempt, the next one due first."""

@@ -227,6 +227,9 @@ class Endpoints:
         """What a group at a gate waits for, and until when, if that is known."""
         breaker = self._breakers.find(gate)
         if breaker is not None and breaker.state is not BreakerState.CLOSED:
+            if breaker.state is BreakerState.HALF_OPEN:
+                what = "its endpoint, whose circuit breaker waits for the answers to a few probes"
+                return what, self._due.get(gate), Cause.BREAKER
             return "its endpoint, whose circuit breaker is open", self._due.get(gate), Cause.BREAKER
         share = self._origins.find(gate) or self._endpoints.find(gate)
         used = share.in_flight if share is not None else 0

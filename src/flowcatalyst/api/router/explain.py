@@ -41,7 +41,8 @@ class ExplanationView(msgspec.Struct, rename="camel"):
     next_attempt_in_ms: int | None
     estimate_in_ms: int | None
     estimate_text: str
-    safe_to_send_again: bool | None  # null: it is no message that is known here
+    safe_to_send_again: bool | None  # null: it is no message, or that cannot be told
+    send_again_text: str  # the same in one sentence; empty: it is no message
     facts: dict[str, str | int | float | bool | None]
     actions: list[PossibleAct]
 
@@ -64,6 +65,7 @@ class ExplanationView(msgspec.Struct, rename="camel"):
             estimate_in_ms=milliseconds(found.estimate_s),
             estimate_text=found.estimate,
             safe_to_send_again=found.safe_to_send_again,
+            send_again_text=found.send_again,
             facts=dict(found.facts),
             actions=[PossibleAct(one.what, one.method, one.path, one.text) for one in found.actions],
         )

@@ -18,6 +18,7 @@ from flowcatalyst.control import acting, stored_messages
 from flowcatalyst.control.group_states import Cursor, GroupFilter, GroupStates
 from flowcatalyst.core.message import MAX_NAME_CHARS
 from flowcatalyst.router.acting import Done, Found
+from flowcatalyst.router.blocked import FailedMessage
 from flowcatalyst.router.pauses import PauseKind
 
 MAX_LISTED: Final = 1000
@@ -30,6 +31,12 @@ MessageId = Annotated[
     PathParameter(
         schema_extra={"max_length": MAX_NAME_CHARS}, description="Id or broker id of the message, percent-encoded"
     ),
+]
+
+OfPool = Annotated[str | None, QueryParameter(description="The group of this name in this pool")]
+IfFirst = Annotated[
+    str | None,
+    QueryParameter(description="Id or broker id of the message that is meant: only if it is still the first"),
 ]
 
 
@@ -118,10 +125,13 @@ async def release_router_group(request: Request[Any, Any, Any], app: TheApp, gro
     tags=["Groups"],
     summary="Try the first message of a group now",
 )
-async def retry_router_head(request: Request[Any, Any, Any], app: TheApp, group: GroupName) -> DoneView:
-    """Instead of when its next attempt is due. If that succeeds the group goes on."""
+async def retry_router_head(
+    request: Request[Any, Any, Any], app: TheApp, group: GroupName, pool: OfPool = None, message: IfFirst = None
+) -> DoneView:
+    """Instead of when its next attempt is due. If that succeeds the group goes on. 409 if another message is its first
+    by now, or if groups of two pools have this name and no pool is named."""
     name = name_of(group)
-    return await _done(app, await acting.retry(app, await _head(app, name), actor_of(request)), name)
+    return await _done(app, await acting.retry(app, await _head(app, name, pool, message), actor_of(request)), name)
 
 
 @post(
@@ -130,10 +140,13 @@ async def retry_router_head(request: Request[Any, Any, Any], app: TheApp, group:
     tags=["Groups"],
     summary="Give up the first message of a group",
 )
-async def skip_router_head(request: Request[Any, Any, Any], app: TheApp, group: GroupName) -> DoneView:
-    """It becomes a dead letter, which can be replayed, and the group goes on. Nothing else is touched."""
+async def skip_router_head(
+    request: Request[Any, Any, Any], app: TheApp, group: GroupName, pool: OfPool = None, message: IfFirst = None
+) -> DoneView:
+    """It becomes a dead letter, which can be replayed, and the group goes on. Nothing else is touched. 409 if another
+    message is its first by now, or if groups of two pools have this name and no pool is named."""
     name = name_of(group)
-    return await _done(app, await acting.skip(app, await _head(app, name), actor_of(request)), name)
+    return await _done(app, await acting.skip(app, await _head(app, name, pool, message), actor_of(request)), name)
 
 
 @post(
@@ -180,10 +193,19 @@ async def _done(app: ServedRouter, done: Done, group: str | None) -> DoneView:
     return DoneView(done.done, done.text, None if state is None else BlockableGroup.of(state))
 
 
-async def _head(app: ServedRouter, group: str) -> Found:
-    head = app.engine.acts.head(group) or await stored_messages.head_of(app, group)
+async def _head(app: ServedRouter, group: str, pool: str | None, message: str | None) -> Found:
+    """The one that is meant: nothing suspends between this look, if the router knows the group, and the act."""
+    codes = GroupStates(app).pools_of(group)
+    if pool is None and len(codes) > 1:
+        detail = f"there is a group {group!r} in each of the pools {', '.join(sorted(codes))}: say which with ?pool="
+        raise ProblemError(HTTPStatus.CONFLICT, detail)
+    head = app.engine.acts.head(group, pool) or await stored_messages.head_of(app, group, pool)
     if head is None:
         raise _unknown(group)
+    name = head.message_id if isinstance(head, FailedMessage) else head.pointer.id
+    if message not in (None, name, head.broker_id):
+        detail = f"the first message of group {group!r} is {name!r} by now, not {message!r}: nothing was done"
+        raise ProblemError(HTTPStatus.CONFLICT, detail)
     return head
 
 

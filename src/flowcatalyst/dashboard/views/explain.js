@@ -6,11 +6,6 @@ import { capital, fact, number, span, words } from "../format.js";
 import { answered, Badge, Copy, Empty, explain, Facts, Id, link, Page, Panel, Trouble } from "../ui.js";
 import { ACTIONS } from "./groups.js";
 
-const SAFE = new Map([
-  [true, ["good", "It is safe to send it again."]],
-  [false, ["bad", "Do not send it again: it would be delivered twice, or wait as a duplicate."]],
-]);
-
 // What each does, by the last word of its path.
 const WORDS = {
   ...ACTIONS,
@@ -23,7 +18,7 @@ const WORDS = {
   cancel: { button: "Cancel job", danger: true, text: "It is never tried again, and its group goes on." },
 };
 const wordsOf = (action) =>
-  WORDS[/([^/?]+)(\?|$)/.exec(action.path)[1]] ?? { button: capital(action.what.replaceAll("-", " ")), text: `${action.method} ${action.path}` };
+  WORDS[action.what] ?? WORDS[/([^/?]+)(\?|$)/.exec(action.path)[1]] ?? { button: capital(action.what.replaceAll("-", " ")), text: `${action.method} ${action.path}` };
 
 function Actions({ found, reload }) {
   if (!found.actions.length) return null;
@@ -37,7 +32,7 @@ function Actions({ found, reload }) {
 const about = ({ kind, cause, state }) => [...new Set([kind, cause])].filter((one) => one && one !== state && one !== "UNKNOWN").map(words).join(" · ");
 
 function Found({ found, reload }) {
-  const [tone, sentence] = SAFE.get(found.safeToSendAgain) ?? [];
+  const tone = found.safeToSendAgain ? "good" : found.safeToSendAgain === false ? "bad" : "";
   const { head, lastAnswer } = found;
   const facts = [
     ["Pool", found.pool && html`<a href=${link("pools", found.pool)}>${found.pool}</a>`],
@@ -58,7 +53,7 @@ function Found({ found, reload }) {
       <div class="line"><${Badge} word=${found.state} /><span class="note">${about(found)}</span></div>
       <p class="summary">${found.summary}</p>
       ${found.estimateText && html`<p>${found.estimateText}</p>`}
-      ${sentence && html`<p class=${`safe ${tone}`}>${sentence}</p>`}
+      ${found.sendAgainText && html`<p class=${`safe ${tone}`}>Safe to send again? ${found.sendAgainText}</p>`}
     </section>
     <${Actions} found=${found} reload=${reload} />
     <div class="columns">
@@ -70,10 +65,13 @@ function Found({ found, reload }) {
 
 const KINDS = [["", "anything"], ["MESSAGE", "a message"], ["GROUP", "a group"], ["POOL", "a pool"], ["JOB", "a job"], ["EVENT", "an event"]];
 
+// All queues were searched for it: that is not done again every two seconds.
+const isNowhere = (found) => found.state === "NEVER_SEEN";
+
 export function Explain({ route }) {
   const id = route.parts[1] ?? "";
   const kind = route.query.get("kind") ?? "";
-  const load = useLoad(id ? `/monitoring/explain/${encodeURIComponent(id)}${query({ kind })}` : null, 2000);
+  const load = useLoad(id ? `/monitoring/explain/${encodeURIComponent(id)}${query({ kind })}` : null, 2000, null, isNowhere);
   if (!id) {
     return html`<${Page} title="Explain"><${Empty} title="What are you looking for?" text="Type the id of a message, a group, a job, an event or a pool into the field at the top of the page." /><//>`;
   }

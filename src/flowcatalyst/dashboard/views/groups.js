@@ -5,22 +5,25 @@ import { confirmAct } from "../dialogs.js";
 import { count, number, span, UNKNOWN } from "../format.js";
 import { answered, Badge, Empty, explain, Filters, Id, link, List, Page, Under, useFilters } from "../ui.js";
 
-const path = (group, verb) => `/monitoring/groups/${encodeURIComponent(group)}/${verb}`;
+const part = encodeURIComponent;
+// Another message may be the head by the time of the click, so a head is named by its own id.
+const path = ({ group, head }, verb) => (verb.endsWith("-head") ? `/monitoring/messages/${part(head.brokerId)}/${verb.replace("-head", "")}` : `/monitoring/groups/${part(group)}/${verb}`);
+const nameOf = ({ group, head }, verb) => (verb.endsWith("-head") ? `message ${head.id} of ${group}` : group);
 
 export const ACTIONS = {
-  "retry-head": { button: "Retry now", title: (name) => `Try the head of ${name} now?`, text: "Its next attempt starts at once instead of at its time. Nothing else changes." },
-  "skip-head": { button: "Skip head", danger: true, title: (name) => `Skip the head of ${name}?`, text: "The message goes to the dead letters, from where it can be replayed, and the group goes on with the next one. No other message is touched." },
+  "retry-head": { button: "Retry now", title: (name) => `Try ${name} now?`, text: "Its next attempt starts at once instead of at its time. Nothing else changes." },
+  "skip-head": { button: "Skip head", danger: true, title: (name) => `Skip ${name}?`, text: "The message goes to the dead letters, from where it can be replayed, and the group goes on with the next one. No other message is touched." },
   hold: { button: "Hold", title: (name) => `Hold group ${name}?`, text: "Nothing of the group starts until somebody releases it. An attempt in flight ends as usual." },
   release: { button: "Release", title: (name) => `Release group ${name}?`, text: "Its messages start again, in their order." },
 };
 
-export function actOnGroup(group, verb, then) {
+export function actOnGroup(one, verb, then) {
   const { title, ...words } = ACTIONS[verb];
-  confirmAct({ ...words, title: title(group), path: path(group, verb), said: () => "Done.", then });
+  confirmAct({ ...words, title: title(nameOf(one, verb)), path: path(one, verb), said: () => "Done.", then });
 }
 
 function buttons(one, reload) {
-  const button = (verb, label) => html`<button class="small" key=${verb} onClick=${() => actOnGroup(one.group, verb, reload)}>${label}</button>`;
+  const button = (verb, label) => html`<button class="small" key=${verb} onClick=${() => actOnGroup(one, verb, reload)}>${label}</button>`;
   return [
     one.state === "BLOCKED" && one.head?.where !== "IN_FLIGHT" && button("retry-head", "Retry"),
     one.head && button("skip-head", "Skip"),

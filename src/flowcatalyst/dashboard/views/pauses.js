@@ -10,7 +10,7 @@ import { pausePool } from "./pools.js";
 const KINDS = {
   POOL: { name: (one) => html`<${Id} id=${one.name} href=${link("pools", one.name)} />`, button: "Resume", go: (one, then) => pausePool({ code: one.name, pausedBy: one.by }, then) },
   ENDPOINT: { name: (one) => html`<${Address} url=${one.name} href=${`#/endpoints?prefix=${encodeURIComponent(one.name)}`} />`, button: "Resume", go: (one, then) => pauseEndpoint({ endpoint: one.name, pausedBy: one.by }, then) },
-  GROUP: { name: (one) => html`<${Id} id=${one.name} href=${explain(one.name, "GROUP")} />`, button: "Release", go: (one, then) => actOnGroup(one.name, "release", then) },
+  GROUP: { name: (one) => html`<${Id} id=${one.name} href=${explain(one.name, "GROUP")} />`, button: "Release", go: (one, then) => actOnGroup({ group: one.name }, "release", then) },
 };
 
 const columns = (reload) => [

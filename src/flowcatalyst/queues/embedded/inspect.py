@@ -9,7 +9,7 @@ import msgspec
 from flowcatalyst.core.errors import InvalidMessageError
 from flowcatalyst.core.message import parse_pointer
 from flowcatalyst.queues.embedded.lanes import decode_text, encode, one
-from flowcatalyst.queues.inspection import COUNTED, Lock, StoredGroup, StoredMessage
+from flowcatalyst.queues.inspection import COUNTED, Lock, StoredGroup, StoredHead, StoredMessage
 
 SLICE: Final = 20_000  # messages that are looked at in one go
 
@@ -22,6 +22,10 @@ _BY_NAMES: Final = f"{_LANE} WHERE l.queue = :queue AND l.name IN (SELECT value 
 _DELAYED: Final = f"""{_LANE}
     WHERE l.queue = :queue AND l.due > :now AND l.owner IS NULL AND l.name IS NOT NULL AND first.failures > 0
     ORDER BY l.due LIMIT :most"""
+_HEADS: Final = """
+    SELECT l.name, first.seq, first.body FROM lanes AS l CROSS JOIN messages AS first ON first.lane = l.id
+      AND first.seq = (SELECT min(seq) FROM messages WHERE lane = l.id)
+    WHERE l.queue = :queue AND l.name IN (SELECT value FROM json_each(:names))"""
 _OF_LANE: Final = f"{_LANE} WHERE l.id = :lane"
 _MESSAGE: Final = f"""
     SELECT m.body, m.published_at, m.failures,
@@ -69,15 +73,22 @@ def groups(
     connection: sqlite3.Connection, queue: str, names: Sequence[str], now: float, broker_id: BrokerId
 ) -> dict[str, StoredGroup]:
     rows = connection.execute(_BY_NAMES, {"queue": queue, "names": encode([encode(name) for name in names])}).fetchall()
-    found = (_group(row, now, broker_id) for row in rows)
+    found = (_group(row, queue, now, broker_id) for row in rows)
     return {one.group: one for one in found if one.group is not None}
+
+
+def heads(
+    connection: sqlite3.Connection, queue: str, names: Sequence[str], broker_id: BrokerId
+) -> dict[str, StoredHead]:
+    rows = connection.execute(_HEADS, {"queue": queue, "names": encode([encode(name) for name in names])})
+    return {msgspec.json.decode(str(name)): StoredHead(broker_id(seq), decode_text(body)) for name, seq, body in rows}
 
 
 def delayed_groups(
     connection: sqlite3.Connection, queue: str, most: int, now: float, broker_id: BrokerId
 ) -> list[StoredGroup]:
     rows = connection.execute(_DELAYED, {"queue": queue, "now": now, "most": most}).fetchall()
-    return [_group(row, now, broker_id) for row in rows]
+    return [_group(row, queue, now, broker_id) for row in rows]
 
 
 def search(
@@ -96,7 +107,9 @@ def search(
     return None, last if count == SLICE else None
 
 
-def message(connection: sqlite3.Connection, place: Place, now: float, broker_id: BrokerId) -> StoredMessage | None:
+def message(
+    connection: sqlite3.Connection, queue: str, place: Place, now: float, broker_id: BrokerId
+) -> StoredMessage | None:
     """None: it is gone meanwhile."""
     row = connection.execute(_MESSAGE, place._asdict()).fetchone()
     lane = connection.execute(_OF_LANE, {"lane": place.lane}).fetchone()
@@ -104,11 +117,11 @@ def message(connection: sqlite3.Connection, place: Place, now: float, broker_id:
         return None
     body, published_at, failures, ahead = row
     return StoredMessage(
-        broker_id(place.seq), decode_text(body), published_at, failures, ahead, _group(lane, now, broker_id)
+        broker_id(place.seq), decode_text(body), published_at, failures, ahead, _group(lane, queue, now, broker_id)
     )
 
 
-def _group(row: tuple[Any, ...], now: float, broker_id: BrokerId) -> StoredGroup:
+def _group(row: tuple[Any, ...], queue: str, now: float, broker_id: BrokerId) -> StoredGroup:
     _, name, pool, owner, due, _, _, seq, failures, published_at, messages = row
     delayed = owner is None and due is not None and due > now
     return StoredGroup(
@@ -120,6 +133,7 @@ def _group(row: tuple[Any, ...], now: float, broker_id: BrokerId) -> StoredGroup
         head_id=broker_id(seq),
         head_failures=failures,
         head_published_at=published_at,
+        queue=queue,
     )
 
 

@@ -31,7 +31,7 @@ from flowcatalyst.queues.embedded.lanes import Receipt
 from flowcatalyst.queues.embedded.store import EmbeddedStore
 from flowcatalyst.queues.embedded.take import Leased, Taken
 from flowcatalyst.queues.front import GroupInHandError
-from flowcatalyst.queues.inspection import SEARCHED, StoredGroup, StoredMessage
+from flowcatalyst.queues.inspection import SEARCHED, StoredGroup, StoredHead, StoredMessage
 
 __all__ = ["EmbeddedQueue", "EmbeddedStore"]
 
@@ -254,12 +254,19 @@ class EmbeddedQueue:
             after = next_after
         if place is None:
             return None
-        look_at = partial(inspect.message, place=place, now=self.store.now(), broker_id=self._broker_id)
+        look_at = partial(
+            inspect.message, queue=self.name, place=place, now=self.store.now(), broker_id=self._broker_id
+        )
         with storage_errors_as_queue_errors():
             return await self.store.writer.read(look_at)
 
     async def look_at(self, groups: Sequence[str]) -> dict[str, StoredGroup]:
         look = partial(inspect.groups, queue=self.name, names=groups, now=self.store.now(), broker_id=self._broker_id)
+        with storage_errors_as_queue_errors():
+            return await self.store.writer.read(look)
+
+    async def heads(self, groups: Sequence[str]) -> dict[str, StoredHead]:
+        look = partial(inspect.heads, queue=self.name, names=groups, broker_id=self._broker_id)
         with storage_errors_as_queue_errors():
             return await self.store.writer.read(look)
 

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import asyncpg
-from msgspec.json import encode
 
 from flowcatalyst.core.clock import Clock
 from flowcatalyst.core.errors import QueueUnavailableError
@@ -29,7 +28,7 @@ from flowcatalyst.queues.contract import (
     check_outgoing,
 )
 from flowcatalyst.queues.front import GroupInHandError
-from flowcatalyst.queues.inspection import StoredGroup, StoredMessage
+from flowcatalyst.queues.inspection import StoredGroup, StoredHead, StoredMessage
 from flowcatalyst.queues.postgres import inspect, lanes, owners
 from flowcatalyst.queues.postgres.lanes import Ready, Receipt, Taken, entry_of
 from flowcatalyst.queues.postgres.owners import Session
@@ -360,13 +359,25 @@ class PostgresQueue:
 
     async def find(self, name: str) -> StoredMessage | None:
         """A message by its broker id or its application id."""
-        seq, needle = self._seq_of(name), encode(name).decode()
-        look = partial(inspect.find, queue=self.queue, name=name, seq=seq, needle=needle, broker_id=self._broker_id)
-        return None if "\0" in name else await self.store.run(look)
+        if "\0" in name:
+            return None
+        seq = self._seq_of(name)
+        place = None if seq is None else await self.store.run(partial(inspect.place, queue=self.queue, seq=seq))
+        if place is None:
+            async with self.store.searching:
+                place = await inspect.search(self.store.run, self.queue, name)
+        if place is None:
+            return None
+        return await self.store.run(partial(inspect.message, queue=self.queue, place=place, broker_id=self._broker_id))
 
     async def look_at(self, groups: Sequence[str]) -> dict[str, StoredGroup]:
         names = [name for name in groups if "\0" not in name]
         look = partial(inspect.groups, queue=self.queue, names=names, broker_id=self._broker_id)
+        return await self.store.run(look)
+
+    async def heads(self, groups: Sequence[str]) -> dict[str, StoredHead]:
+        names = [name for name in groups if "\0" not in name]
+        look = partial(inspect.heads, queue=self.queue, names=names, broker_id=self._broker_id)
         return await self.store.run(look)
 
     async def delayed_groups(self, most: int) -> list[StoredGroup]:

@@ -63,6 +63,7 @@ class PostgresStore:
         self._watch = OwnerWatch()
         self._link: Connection | None = None  # for renewals and notifications
         self._renewing = asyncio.Lock()
+        self.searching = asyncio.Lock()  # one search reads a lot: others wait, whoever they are for
         self._tasks = Tasks()
         self._hurry = asyncio.Event()  # renew now
         self._sleepers = 0  # receives that wait

@@ -1,5 +1,7 @@
 """The attempts of jobs, as the API shows them: how long one may take, what is kept of it, and what costs none."""
 
+from datetime import datetime, timedelta
+
 from tests.api.dispatching import Dispatching
 from tests.support.http_servers import Call, always, in_turn, raw_server, reply
 
@@ -21,3 +23,35 @@ async def test_an_attempt_is_cut_off_by_the_timeout_of_its_job_and_the_next_one_
     assert (last["status"], last["error"], last["attempt"]) == (200, "NONE", len(whole["attempts"]))
     assert whole["job"]["failures"] == last["attempt"] - 1
     assert [call.headers["x-flowcatalyst-attempt"] for call in server.requests][:2] == ["1", "2"]
+
+
+async def breaks_off(call: Call) -> None:
+    call.reset()
+
+
+async def test_each_attempt_is_kept_with_its_start_duration_status_kind_of_error_and_answer(jobs: Dispatching) -> None:
+    answers = (
+        always(reply(500, b"the shop is closed")),
+        breaks_off,
+        always(reply(429, b"slow down", "Retry-After: 1")),
+        always(reply(200, b'{"ack":false,"delaySeconds":1}')),
+        always(reply(200, b"thanks")),
+    )
+    async with raw_server(in_turn(*answers)) as server:
+        await jobs.create("1", targetUrl=server.url("/h"), maxRetries=2, retryDelaysSeconds=[0.01])
+        whole = await jobs.until("1", "COMPLETED")
+    made = whole["attempts"]
+    assert [(one["attempt"], one["status"], one["error"], one["counts"], one["excerpt"]) for one in made] == [
+        (1, 500, "HTTP_ERROR", True, "the shop is closed"),
+        (2, None, "NETWORK_ERROR", True, ""),
+        (3, 429, "RATE_LIMITED", False, "slow down"),
+        (4, 200, "NOT_ACKED", False, '{"ack":false,"delaySeconds":1}'),
+        (5, 200, "NONE", False, ""),
+    ]
+    moments = [datetime.fromisoformat(whole["job"]["createdAt"])]
+    for one in made:
+        began = datetime.fromisoformat(one["beganAt"])
+        moments += [began, began + timedelta(milliseconds=one["durationMs"])]
+    assert moments == sorted(moments)
+    assert all(one["durationMs"] > 0 for one in made)
+    assert (whole["job"]["attempts"], whole["job"]["failures"]) == (5, 2)

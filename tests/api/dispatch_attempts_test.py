@@ -1,8 +1,11 @@
 """The attempts of jobs, as the API shows them: how long one may take, what is kept of it, and what costs none."""
 
 from datetime import datetime, timedelta
+from pathlib import Path
 
-from tests.api.dispatching import Dispatching
+import pytest
+
+from tests.api.dispatching import Dispatching, Endpoint, dispatching
 from tests.support.http_servers import Call, always, in_turn, raw_server, reply
 
 
@@ -55,3 +58,31 @@ async def test_each_attempt_is_kept_with_its_start_duration_status_kind_of_error
     assert moments == sorted(moments)
     assert all(one["durationMs"] > 0 for one in made)
     assert (whole["job"]["attempts"], whole["job"]["failures"]) == (5, 2)
+
+
+async def test_a_stop_that_cuts_an_attempt_off_costs_its_job_no_retry(
+    tmp_path: Path, store: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flowcatalyst.router.engine.POOL_DRAIN_S", 0.05)
+    endpoint = Endpoint()
+    async with raw_server(endpoint) as server:
+        async with dispatching(tmp_path, platform=store) as jobs:
+            endpoint.hangs("1")
+            rules = {"messageGroup": "account:123", "mode": "BLOCK_ON_ERROR", "maxRetries": 1}
+            for name in ("1", "2"):
+                await jobs.create(name, targetUrl=server.url("/hook"), retryDelaysSeconds=[0.01], **rules)
+            await jobs.until("1", "IN_PROGRESS")
+            ids = jobs.ids
+        endpoint.gates.clear()
+        endpoint.fails("1", 500)
+        async with dispatching(tmp_path, platform=store, enabled=False) as jobs:
+            jobs.ids = ids
+            for name in ("1", "2"):
+                whole = await jobs.whole(name)
+                assert (whole["job"]["status"], whole["job"]["failures"], whole["attempts"]) == ("PENDING", 0, [])
+        async with dispatching(tmp_path, platform=store) as jobs:
+            jobs.ids = ids
+            await jobs.until("2", "COMPLETED")
+            made = (await jobs.whole("1"))["attempts"]
+    assert endpoint.started == ["1", "1", "1", "2"]
+    assert [(one["attempt"], one["status"]) for one in made] == [(1, 500), (2, 200)]

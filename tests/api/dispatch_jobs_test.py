@@ -75,6 +75,22 @@ async def test_a_repeated_key_answers_with_the_first_job(jobs: Dispatching) -> N
     assert again.json["id"] == first.json["id"]
 
 
+async def test_a_repeated_key_with_another_body_changes_nothing_and_answers_with_the_first_job(
+    jobs: Dispatching,
+) -> None:
+    first = await jobs.create("1", idempotencyKey="k", code="first", metadata={"tenant": "acme"})
+    await jobs.until("1", "COMPLETED")
+    other = jobs.body("other", idempotencyKey="k", code="other", targetUrl=jobs.server.url("/other"), sequence=1)
+    again = await jobs.client.post(JOBS, other)
+    (in_batch,) = (await jobs.client.post(f"{JOBS}/batch", {"jobs": [other]})).json["results"]
+    assert (again.status, in_batch["status"]) == (200, 200)
+    for job in (again.json, in_batch["job"]):
+        assert (job["id"], job["status"], job["code"], job["sequence"]) == (first, "COMPLETED", "first", 99)
+    (await jobs.client.post(JOBS, other | {"sequence": -1})).assert_problem(400, "sequence is -1")
+    assert [one["id"] for one in (await jobs.client.get(JOBS)).json["items"]] == [first]
+    assert jobs.endpoint.started == ["1"]
+
+
 async def test_each_job_of_a_batch_is_judged_on_its_own(jobs: Dispatching) -> None:
     batch = [jobs.body(), jobs.body(sequence=-1), {"code": "no target"}, jobs.body(idempotencyKey="k")]
     answer = await jobs.client.post(f"{JOBS}/batch", {"jobs": [*batch, batch[3]]})

@@ -170,3 +170,19 @@ async def test_people_act_through_one_process_on_what_another_one_has_in_hand(
             await client.post(f"{GROUPS}/{GROUP}/release")
             await jobs.until("5", "COMPLETED")
     assert jobs.endpoint.started == ["1", "2b", "4", "5"]
+
+
+async def test_an_attempt_in_flight_is_in_progress_for_its_process_and_queued_for_others(
+    job_server: PostgresServer, tmp_path: Path
+) -> None:
+    platform = {"database_url": f"{job_server.url}?schema=recall_{next(_schemas)}"}
+    async with dispatching(tmp_path / "one", platform=platform) as jobs:
+        await in_hand(jobs, "1", "2")
+        async with run_router(tmp_path / "two", platform={"enabled": True, **platform}) as other:
+            seen = (await other.client.get(f"{JOBS}/{jobs.ids['1']}")).json
+            assert (seen["job"]["status"], seen["waiting"]["kind"]) == ("QUEUED", "ROUTER")
+            assert (await other.client.get(f"{JOBS}?status=IN_PROGRESS")).json["items"] == []
+            assert (await jobs.listed("status=IN_PROGRESS"), await jobs.status("1")) == (["1"], "IN_PROGRESS")
+            await goes_on(jobs, "1")
+            await jobs.until("1", "COMPLETED")
+            assert (await other.client.get(f"{JOBS}/{jobs.ids['1']}")).json["job"]["status"] == "COMPLETED"

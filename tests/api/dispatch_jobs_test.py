@@ -8,7 +8,7 @@ import pytest
 
 from flowcatalyst.core.clock import SystemClock
 from flowcatalyst.dispatch.job import as_time
-from tests.api.dispatching import JOBS, Dispatching, dispatching, on_sqlite
+from tests.api.dispatching import GROUPS, JOBS, Dispatching, dispatching, on_sqlite
 from tests.api.running import run_router, until
 from tests.support.http_servers import always, raw_server, reply
 
@@ -21,31 +21,34 @@ async def test_a_job_is_made_with_what_it_was_not_given_filled_in(jobs: Dispatch
     assert (made.json["timeoutSeconds"], made.json["dispatchPoolCode"]) == (30.0, "DEFAULT-POOL")
 
 
-async def test_the_example_of_the_documentation_is_taken_as_it_stands(jobs: Dispatching) -> None:
-    made = await jobs.client.post(
-        JOBS,
-        {
-            "kind": "TASK",
-            "code": "critical-update",
-            "targetUrl": jobs.server.url("/hooks/account"),
-            "payload": {"name": "balance", "balance": 5},
-            "messageGroup": "account:123",
-            "sequence": 1,
-            "mode": "BLOCK_ON_ERROR",
-            "dispatchPoolCode": "DEFAULT-POOL",
-            "headers": {"X-Tenant": "acme"},
-            "timeoutSeconds": 30,
-            "maxRetries": 3,
-            "retryDelaysSeconds": [1, 5, 30],
-            "scheduledFor": None,
-            "expiresAt": None,
-            "idempotencyKey": "acct-123-7",
-            "metadata": {"tenant": "acme"},
-        },
-    )
-    assert made.status == 201
-    jobs.ids["it"] = made.json["id"]
-    await jobs.until("it", "COMPLETED")
+EXAMPLE = """
+{"kind": "TASK", "code": "critical-update",
+ "targetUrl": "https://shop.example/hooks/account", "payload": {"balance": 5},
+ "messageGroup": "account:123", "sequence": 1, "mode": "BLOCK_ON_ERROR", "dispatchPoolCode": "DEFAULT-POOL",
+ "headers": {"X-Tenant": "acme"}, "timeoutSeconds": 30, "maxRetries": 3, "retryDelaysSeconds": [1, 5, 30],
+ "scheduledFor": null, "expiresAt": null, "idempotencyKey": "acct-123-7", "metadata": {"tenant": "acme"}}
+"""
+
+
+async def test_the_example_is_taken_found_and_delivered_as_it_stands(jobs: Dispatching) -> None:
+    async with raw_server(always(reply(204))) as server:
+        await jobs.client.post(f"{GROUPS}/account:123/hold")
+        example = EXAMPLE.replace("https://shop.example", server.url("")).encode()
+        made = await jobs.client.request("POST", JOBS, body=example)
+        assert (made.status, made.json["status"], made.json.get("note")) == (201, "PENDING", None)
+        asked = msgspec.json.decode(example)
+        echoed = {key: value for key, value in asked.items() if key not in ("payload", "headers")}
+        assert {key: made.json[key] for key in echoed} == echoed
+        for query in ("status=PENDING&mode=BLOCK_ON_ERROR", "messageGroup=account:123"):
+            listed = (await jobs.client.get(f"{JOBS}?{query}")).json
+            assert ([one["id"] for one in listed["items"]], listed["next"]) == ([made.json["id"]], None)
+        await jobs.client.post(f"{GROUPS}/account:123/release")
+        jobs.ids["it"] = made.json["id"]
+        await jobs.until("it", "COMPLETED")
+        (sent,) = server.requests
+    assert (sent.method, sent.path, sent.body) == ("POST", "/hooks/account", b'{"balance": 5}')
+    assert (sent.headers["x-tenant"], sent.headers["content-type"]) == ("acme", "application/json")
+    assert sent.headers["x-flowcatalyst-message-id"] == made.json["id"]
 
 
 async def test_its_payload_and_headers_are_what_is_sent(jobs: Dispatching) -> None:
@@ -72,12 +75,64 @@ async def test_a_repeated_key_answers_with_the_first_job(jobs: Dispatching) -> N
     assert again.json["id"] == first.json["id"]
 
 
+async def test_a_repeated_key_with_another_body_changes_nothing_and_answers_with_the_first_job(
+    jobs: Dispatching,
+) -> None:
+    first = await jobs.create("1", idempotencyKey="k", code="first", metadata={"tenant": "acme"})
+    await jobs.until("1", "COMPLETED")
+    other = jobs.body("other", idempotencyKey="k", code="other", targetUrl=jobs.server.url("/other"), sequence=1)
+    again = await jobs.client.post(JOBS, other)
+    (in_batch,) = (await jobs.client.post(f"{JOBS}/batch", {"jobs": [other]})).json["results"]
+    assert (again.status, in_batch["status"]) == (200, 200)
+    for job in (again.json, in_batch["job"]):
+        assert (job["id"], job["status"], job["code"], job["sequence"]) == (first, "COMPLETED", "first", 99)
+    (await jobs.client.post(JOBS, other | {"sequence": -1})).assert_problem(400, "sequence is -1")
+    assert [one["id"] for one in (await jobs.client.get(JOBS)).json["items"]] == [first]
+    assert jobs.endpoint.started == ["1"]
+
+
 async def test_each_job_of_a_batch_is_judged_on_its_own(jobs: Dispatching) -> None:
     batch = [jobs.body(), jobs.body(sequence=-1), {"code": "no target"}, jobs.body(idempotencyKey="k")]
     answer = await jobs.client.post(f"{JOBS}/batch", {"jobs": [*batch, batch[3]]})
-    assert [one["status"] for one in answer.json["results"]] == [201, 400, 400, 201, 200]
+    assert (answer.status, [one["status"] for one in answer.json["results"]]) == (200, [201, 400, 400, 201, 200])
+    for one in answer.json["results"]:
+        made, problem = one.get("job"), one.get("problem")
+        assert made is None and problem["status"] == 400 if one["status"] == 400 else problem is None and made["id"]
+    assert answer.json["results"][4]["job"]["id"] == answer.json["results"][3]["job"]["id"]
     assert "sequence is -1" in answer.json["results"][1]["problem"]["detail"]
     assert "targetUrl" in answer.json["results"][2]["problem"]["detail"]
+
+
+async def test_a_thousand_jobs_are_made_at_once(jobs: Dispatching) -> None:
+    await jobs.client.post(f"{GROUPS}/many/hold")
+    many = [jobs.body(str(number), messageGroup="many", mode="BLOCK_ON_ERROR") for number in range(1000)]
+    answer = await jobs.client.post(f"{JOBS}/batch", {"jobs": many})
+    assert (answer.status, [one["status"] for one in answer.json["results"]]) == (200, [201] * 1000)
+    assert len({one["job"]["id"] for one in answer.json["results"]}) == 1000
+    assert (await jobs.client.get(f"{GROUPS}/many")).json["jobs"] == 1000
+
+
+LARGEST = 262_144
+FULL = {
+    "JSON": (None, "x" * (LARGEST - 2), b'"%b"' % (b"x" * (LARGEST - 2))),
+    "text": ("text/plain", "x" * LARGEST, b"x" * LARGEST),
+    "lines": ("text/csv", "1\n" * (LARGEST // 2), b"1\n" * (LARGEST // 2)),
+}
+
+
+@pytest.mark.parametrize("kind", FULL)
+async def test_exactly_256_kib_may_be_sent_and_not_one_byte_more(jobs: Dispatching, kind: str) -> None:
+    content_type, payload, body = FULL[kind]
+    async with raw_server(always(reply(204))) as server:
+        usual = {"code": "test", "targetUrl": server.url("/h"), "contentType": content_type}
+        made = await jobs.client.post(JOBS, usual | {"payload": payload})
+        assert (made.status, made.json.get("payloadBytes")) == (201, LARGEST), made.text[:500]
+        jobs.ids["largest"] = made.json["id"]
+        await jobs.until("largest", "COMPLETED")
+        assert [call.body for call in server.requests] == [body]
+        more = await jobs.client.post(JOBS, usual | {"payload": payload + "x"})
+        more.assert_problem(400, "payload has 262145 bytes, more than the 262144 allowed")
+    assert len((await jobs.client.get(JOBS)).json["items"]) == 1
 
 
 @pytest.mark.parametrize("count", [0, 1001])

@@ -10,11 +10,14 @@ BLOCK, NEXT, IMMEDIATE = "BLOCK_ON_ERROR", "NEXT_ON_ERROR", "IMMEDIATE"
 
 async def test_immediate_the_others_do_not_wait_for_one_that_fails(jobs: Dispatching) -> None:
     jobs.endpoint.fails("2", 500)
+    gate = jobs.endpoint.hangs("2")
     for name in ("1", "2", "3"):
         await jobs.create(name, messageGroup=GROUP, mode=IMMEDIATE)
     await jobs.until("1", "COMPLETED")
-    await jobs.until("2", "ERROR")
     await jobs.until("3", "COMPLETED")
+    await jobs.until("2", "IN_PROGRESS")
+    gate.set()
+    await jobs.until("2", "ERROR")
 
 
 async def test_next_on_error_a_failed_job_is_skipped_and_retried_later(jobs: Dispatching) -> None:
@@ -46,23 +49,42 @@ async def test_block_on_error_nothing_behind_a_parked_job_starts(jobs: Dispatchi
 
 
 @pytest.mark.parametrize("way", ["retry", "cancel", "edit", "mode", "retry-head", "skip-head"])
-async def test_a_blocked_group_goes_on_by_each_way(jobs: Dispatching, way: str) -> None:
-    await jobs.blocked("1", "2", "3")
+async def test_a_group_that_its_second_job_blocks_goes_on_by_each_way(jobs: Dispatching, way: str) -> None:
+    jobs.endpoint.fails("2", 500)
+    for name in ("1", "2", "3"):
+        await jobs.create(name, messageGroup=GROUP, mode=BLOCK)
+    await jobs.until("1", "COMPLETED")
+    await jobs.until("2", "ERROR")
+    assert await jobs.status("3") == "PENDING"
     match way:
         case "retry" | "cancel":
-            answer = await jobs.act("1", way)
+            answer = await jobs.act("2", way)
         case "edit":
-            answer = await jobs.change("1", payload={"name": "edited"})
+            answer = await jobs.change("2", payload={"name": "edited"})
         case "mode":
-            answer = await jobs.change("1", mode=NEXT)
+            answer = await jobs.change("2", mode=NEXT)
         case _:
             answer = await jobs.client.post(f"{GROUPS}/{GROUP}/{way}")
     assert answer.status == 200, answer.text
     await jobs.until("3", "COMPLETED")
-    tried_again = {"retry": ["1"], "retry-head": ["1"], "edit": ["edited"]}.get(way, [])
-    assert jobs.endpoint.started == ["1", *tried_again, "2", "3"]
-    first = {"cancel": "CANCELLED", "skip-head": "CANCELLED", "mode": "ERROR"}.get(way, "COMPLETED")
-    await jobs.until("1", first)
+    tried_again = {"retry": ["2"], "retry-head": ["2"], "edit": ["edited"]}.get(way, [])
+    assert jobs.endpoint.started == ["1", "2", *tried_again, "3"]
+    second = {"cancel": "CANCELLED", "skip-head": "CANCELLED", "mode": "ERROR"}.get(way, "COMPLETED")
+    await jobs.until("2", second)
+
+
+@pytest.mark.parametrize("mode", [NEXT, BLOCK])
+async def test_order_shipped_that_came_first_waits_for_order_created(jobs: Dispatching, mode: str) -> None:
+    """The example of the guide; a job without a sequence comes after both."""
+    group = "order:12345"
+    await jobs.client.post(f"{GROUPS}/{group}/hold")
+    await jobs.create("order.invoiced", code="order.invoiced", messageGroup=group, mode=mode)
+    await jobs.create("order.shipped", code="order.shipped", messageGroup=group, sequence=2, mode=mode)
+    await jobs.create("order.created", code="order.created", messageGroup=group, sequence=1, mode=mode)
+    await jobs.client.post(f"{GROUPS}/{group}/release")
+    last = await jobs.until("order.invoiced", "COMPLETED")
+    assert jobs.endpoint.started == ["order.created", "order.shipped", "order.invoiced"]
+    assert last["job"]["sequence"] == 99
 
 
 async def test_a_lower_sequence_goes_first_whatever_came_first(jobs: Dispatching) -> None:
@@ -114,10 +136,29 @@ async def test_the_steps_for_jobs_that_are_stuck(jobs: Dispatching) -> None:
 
 
 async def test_the_steps_for_jobs_out_of_order(jobs: Dispatching) -> None:
-    """What decides about their order is shown of each: group, sequence and mode."""
-    await jobs.create("1", messageGroup=GROUP, mode=BLOCK, sequence=7)
-    seen = (await jobs.until("1", "COMPLETED"))["job"]
-    assert (seen["messageGroup"], seen["sequence"], seen["mode"]) == (GROUP, 7, BLOCK)
+    """They were made with a mode that lets the next ones pass: it is seen, and put right for those that wait."""
+    jobs.endpoint.fails("2", 500)
+    for name in ("1", "2", "3"):
+        await jobs.create(name, messageGroup=GROUP, mode=NEXT, sequence=int(name))
+    await jobs.until("3", "COMPLETED")
+    await jobs.act("2", "retry")
+    await jobs.until("2", "COMPLETED")
+    assert jobs.endpoint.started == ["1", "2", "3", "2"]
+    # Group and sequence are as they should be, the mode is not.
+    (shown,) = (await jobs.client.get(f"{JOBS}?messageGroup={GROUP}&limit=1")).json["items"]
+    assert (shown["messageGroup"], shown["sequence"], shown["mode"]) == (GROUP, 3, NEXT)
+    gate = jobs.endpoint.hangs("4")
+    jobs.endpoint.fails("5", 500)
+    for name in ("4", "5", "6"):
+        await jobs.create(name, messageGroup=GROUP, mode=NEXT, sequence=int(name))
+    await jobs.until("4", "IN_PROGRESS")
+    assert (await jobs.change("5", mode=BLOCK)).json["mode"] == BLOCK
+    gate.set()
+    await jobs.until("5", "ERROR")
+    assert await jobs.status("6") == "PENDING"
+    await jobs.act("5", "retry")
+    await jobs.until("6", "COMPLETED")
+    assert jobs.endpoint.started[4:] == ["4", "5", "5", "6"]
 
 
 async def test_a_group_that_was_blocked_is_blocked_after_an_edit_that_does_not_help(jobs: Dispatching) -> None:

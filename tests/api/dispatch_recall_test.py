@@ -117,7 +117,9 @@ async def test_a_job_that_its_endpoint_told_to_wait_is_tried_now_if_a_person_say
     assert jobs.endpoint.started == ["1", "1", "2"]
 
 
-async def test_jobs_that_wait_for_an_open_breaker_can_be_cancelled_and_sent_elsewhere(jobs: Dispatching) -> None:
+async def test_jobs_at_an_open_breaker_spend_no_attempt_and_can_be_acted_on(
+    jobs: Dispatching,
+) -> None:
     """Ten failures open it: what waits there is in a router's hands."""
     for number in range(12):
         jobs.endpoint.fails(f"x{number}", 503)
@@ -132,11 +134,16 @@ async def test_jobs_that_wait_for_an_open_breaker_can_be_cancelled_and_sent_else
         return bool(job["status"] == "QUEUED" or job["nextAttemptAt"])
 
     await until(waits_there)
+    for name in ("1", "2"):
+        waiting = await jobs.whole(name)
+        assert (waiting["attempts"], waiting["job"]["attempts"], waiting["job"]["failures"]) == ([], 0, 0)
     assert (await jobs.act("1", "cancel")).json["status"] == "CANCELLED"
     answer = await jobs.change("2", targetUrl=jobs.server.url("/elsewhere"))
     assert answer.status == 200
-    await jobs.until("2", "COMPLETED")
+    delivered = await jobs.until("2", "COMPLETED")
     assert [name for name in jobs.endpoint.started if name[0] != "x"] == ["2"]
+    assert [(one["attempt"], one["status"]) for one in delivered["attempts"]] == [(1, 200)]
+    assert (await jobs.whole("1"))["attempts"] == []
 
 
 # Of another process
@@ -163,3 +170,19 @@ async def test_people_act_through_one_process_on_what_another_one_has_in_hand(
             await client.post(f"{GROUPS}/{GROUP}/release")
             await jobs.until("5", "COMPLETED")
     assert jobs.endpoint.started == ["1", "2b", "4", "5"]
+
+
+async def test_an_attempt_in_flight_is_in_progress_for_its_process_and_queued_for_others(
+    job_server: PostgresServer, tmp_path: Path
+) -> None:
+    platform = {"database_url": f"{job_server.url}?schema=recall_{next(_schemas)}"}
+    async with dispatching(tmp_path / "one", platform=platform) as jobs:
+        await in_hand(jobs, "1", "2")
+        async with run_router(tmp_path / "two", platform={"enabled": True, **platform}) as other:
+            seen = (await other.client.get(f"{JOBS}/{jobs.ids['1']}")).json
+            assert (seen["job"]["status"], seen["waiting"]["kind"]) == ("QUEUED", "ROUTER")
+            assert (await other.client.get(f"{JOBS}?status=IN_PROGRESS")).json["items"] == []
+            assert (await jobs.listed("status=IN_PROGRESS"), await jobs.status("1")) == (["1"], "IN_PROGRESS")
+            await goes_on(jobs, "1")
+            await jobs.until("1", "COMPLETED")
+            assert (await other.client.get(f"{JOBS}/{jobs.ids['1']}")).json["job"]["status"] == "COMPLETED"

@@ -7,9 +7,9 @@ import asyncio
 
 import pytest
 
-from flowcatalyst.core.message import DispatchMode, Settled
+from flowcatalyst.core.message import Attempt, DispatchMode, ErrorKind, Outcome, Result, Settled
 from flowcatalyst.dispatch.job import Kind, Status
-from flowcatalyst.dispatch.store.contract import Filter, JobStore, UnknownJobError
+from flowcatalyst.dispatch.store.contract import AttemptMade, Filter, JobStore, UnknownJobError
 from tests.conformance.job_action_suite import JobActionSuite
 from tests.conformance.job_bench import BLOCK, NEXT, PARKED, JobBench, names, take
 from tests.conformance.job_group_suite import JobGroupSuite
@@ -20,6 +20,14 @@ from tests.support.demands import SetDemand
 
 OK, GONE = Settled.OK, Settled.GONE
 EVERY = Filter()
+OUTCOMES = [
+    Outcome(Result.ERROR_PROCESS, ErrorKind.HTTP_ERROR, status=503, detail="HTTP 503", excerpt="größe 漢字 \n'\""),
+    Outcome(Result.ERROR_PROCESS, ErrorKind.TIMEOUT, detail="no answer before the deadline"),
+    Outcome(Result.ERROR_CONNECTION, ErrorKind.NETWORK_ERROR, detail="connection refused"),
+    Outcome(Result.ERROR_PROCESS, ErrorKind.RATE_LIMITED, status=429, detail="HTTP 429", excerpt="slow down"),
+    Outcome(Result.ERROR_PROCESS, ErrorKind.NOT_ACKED, status=200, detail="HTTP 200 with ack=false", excerpt="{}"),
+    Outcome(Result.SUCCESS, status=204, detail="HTTP 204"),
+]
 
 
 class JobStoreSuite(JobActionSuite, JobGroupSuite, JobHouseSuite, JobListingSuite, JobRecallSuite):
@@ -232,6 +240,30 @@ class JobStoreSuite(JobActionSuite, JobGroupSuite, JobHouseSuite, JobListingSuit
         first, second = await store.attempts_of("a1")
         assert (first.attempt, second.attempt, second.status, second.excerpt) == (1, 2, 500, "oh")
         assert (second.counts, second.error, second.detail) == (True, "HTTP_ERROR", "it broke")
+
+    async def test_each_attempt_is_kept_as_it_was_made(self, bench: JobBench) -> None:
+        store = await bench.store()
+        await bench.create(store, "a1", mode=BLOCK)
+        for number, outcome in enumerate(OUTCOMES):
+            (delivery,) = await take(store)
+            delivery.failures += outcome.counts
+            delivery.attempt = Attempt(bench.wall() - number, number / 8, outcome)
+            began_at, queue = delivery.attempt.began_at, store.queue
+            done = queue.ack([delivery]) if outcome.result is Result.SUCCESS else queue.nack([delivery], 0)
+            assert await done == [OK]
+            *_, made = await store.attempts_of("a1")
+            assert made == AttemptMade(
+                attempt=number + 1,
+                began_at=began_at,
+                duration_s=number / 8,
+                status=outcome.status,
+                error=outcome.error,
+                counts=outcome.counts,
+                detail=outcome.detail,
+                excerpt=outcome.excerpt,
+            )
+        state = await store.find("a1")
+        assert (state.status, state.attempts, state.failures) == (Status.COMPLETED, len(OUTCOMES), 3)
 
     async def test_a_parked_job_never_comes_by_itself(self, bench: JobBench) -> None:
         store = await bench.store()

@@ -167,6 +167,14 @@ async def test_a_retry_of_a_blocking_job_comes_before_the_rest(store: JobStore) 
     assert [(one.attempt, one.status, one.counts) for one in made] == [(1, 500, True), (2, 500, True), (3, 200, False)]
 
 
+async def test_an_attempt_may_take_as_long_as_its_job_says(store: JobStore) -> None:
+    for name, timeout_s in (("a", 0.5), ("b", 900.0)):
+        await create(store, name, timeout_seconds=timeout_s)
+    async with Jobs(store) as jobs:
+        await jobs.until("b", Status.COMPLETED)
+        assert jobs.endpoint.timeouts_s == {"a": 0.5, "b": 900.0}
+
+
 async def test_sequence_decides_among_what_waits(store: JobStore) -> None:
     for name, sequence in (("c", 99), ("b", 2), ("a", 1), ("d", 99)):
         await create(store, name, sequence=sequence)

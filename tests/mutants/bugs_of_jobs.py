@@ -262,7 +262,21 @@ def _() -> None:
             raise
 
 
-# Retries
+# Attempts and retries
+
+
+@BUGS.add(
+    "a job's own timeout is not heeded",
+    test="tests/integration/dispatch_modes_test.py::test_an_attempt_may_take_as_long_as_its_job_says[sqlite]",
+)
+def _() -> None:
+    @instead_of(SqliteJobQueue, "_deliveries")
+    def deliveries(original: Any, self: Any, taken: Any, lease_until: float) -> list[Delivery]:
+        found: list[Delivery] = original(self, taken, lease_until)
+        for delivery in found:
+            assert delivery.terms is not None
+            delivery.terms = replace(delivery.terms, timeout_s=dispatch_job.MAX_TIMEOUT_S)
+        return found
 
 
 @BUGS.add("maxRetries counts the first attempt too")

@@ -54,6 +54,7 @@ class ScriptedEndpoint:
     ends: list[tuple[float, str]] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
+    timeouts_s: dict[str, float | None] = field(default_factory=dict)  # how long the latest attempt at each could take
     _scripts: dict[str, deque[Outcome | Exception]] = field(default_factory=lambda: defaultdict(deque))
 
     def answers(self, message_id: str, *outcomes: Outcome | Exception) -> None:
@@ -62,6 +63,7 @@ class ScriptedEndpoint:
     async def attempt(self, delivery: Delivery, timeout_s: float | None = None) -> Outcome:
         loop, pointer = asyncio.get_running_loop(), delivery.pointer
         self.starts.append((loop.time(), pointer.id))
+        self.timeouts_s[pointer.id] = timeout_s
         self.in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         try:

@@ -1,5 +1,8 @@
 """What becomes of a message after an attempt: acked, retried, held, given back to its queue or rejected."""
 
+from dataclasses import replace
+from math import inf
+
 import pytest
 
 from flowcatalyst.core.errors import ConnectError, RequestTimeoutError, TargetRefusedError
@@ -11,6 +14,7 @@ from flowcatalyst.core.message import (
     Outcome,
     Reject,
     Retry,
+    Terms,
     Verdict,
 )
 from flowcatalyst.http.interpret import (
@@ -19,7 +23,14 @@ from flowcatalyst.http.interpret import (
     interpret_failure,
 )
 from flowcatalyst.router.limits import PoolLimits
-from flowcatalyst.router.policy import LONGEST_DELAY_S, Delays, decide, wait_before_next_attempt
+from flowcatalyst.router.policy import (
+    DEFAULT_DELAYS,
+    LONGEST_DELAY_S,
+    Delays,
+    by_its_own_terms,
+    decide,
+    wait_before_next_attempt,
+)
 from tests.support.deliveries import ORDERED, UNORDERED, delivery, failed
 
 NOW = 1_700_000_000.0  # wall time of every response here
@@ -240,3 +251,61 @@ class TestWaits:
 
     def test_default_delay_is_thirty_seconds(self) -> None:
         assert DEFAULT_DELAY_S == 30.0
+
+
+class TestOwnTerms:
+    """What follows from a failure of a dispatch job, which has a schedule of its own: retries after 1 s and 5 s."""
+
+    TERMS = Terms(30.0, 2, (1.0, 5.0))
+    ONE_DELAY = Terms(30.0, 100, (7.0,))
+    NO_RETRY = Terms(30.0, 0, (1.0,))
+    FOREVER = Nack(inf)  # it waits for a person
+
+    @pytest.mark.parametrize(
+        ("outcome", "failures", "terms", "verdict"),
+        [
+            (SERVER_ERROR, 1, TERMS, Nack(1.0)),
+            (NO_CONNECTION, 2, TERMS, Nack(5.0)),
+            (TIMED_OUT, 2, TERMS, Nack(5.0)),
+            (SERVER_ERROR, 3, TERMS, FOREVER),
+            (SERVER_ERROR, 1, NO_RETRY, FOREVER),
+            (SERVER_ERROR, 100, ONE_DELAY, Nack(7.0)),
+            (SERVER_ERROR, 101, ONE_DELAY, FOREVER),
+            (interpret(404, None, b"", NOW), 1, TERMS, FOREVER),
+            (interpret(501, None, b"", NOW), 1, TERMS, FOREVER),
+            (interpret_failure(TargetRefusedError("10.0.0.1 is private")), 1, TERMS, FOREVER),
+        ],
+        ids=str,
+    )
+    def test_failed_attempt_follows_the_schedule_until_its_retries_are_used_up(
+        self, outcome: Outcome, failures: int, terms: Terms, verdict: Verdict
+    ) -> None:
+        assert by_its_own_terms(outcome, failures, terms, PLAIN, DEFAULT_DELAYS) == verdict
+
+    @pytest.mark.parametrize("terms", [TERMS, NO_RETRY], ids=["retries", "none"])
+    @patience
+    @pytest.mark.parametrize("failures", [0, 1, 2, 50])
+    def test_patience_lasts_as_long_as_asked_for_whatever_the_schedule_and_is_never_the_end(
+        self, outcome: Outcome, delay_s: float, failures: int, terms: Terms
+    ) -> None:
+        assert by_its_own_terms(outcome, failures, terms, PLAIN, DEFAULT_DELAYS) == Nack(delay_s)
+
+    @pytest.mark.parametrize(("asked_s", "delay_s"), [(None, 5.0), (2.0, 5.0), (60.0, 60.0)])
+    def test_failure_waits_for_the_longer_of_what_was_asked_for_and_its_schedule(
+        self, asked_s: float | None, delay_s: float
+    ) -> None:
+        outcome = replace(SERVER_ERROR, delay_s=asked_s)
+        assert by_its_own_terms(outcome, 2, self.TERMS, PLAIN, DEFAULT_DELAYS) == Nack(delay_s)
+        assert by_its_own_terms(outcome, 3, self.TERMS, PLAIN, DEFAULT_DELAYS) == self.FOREVER
+
+    @pytest.mark.parametrize("status", [404, 501])
+    def test_status_that_its_pool_retries_follows_the_schedule(self, status: int) -> None:
+        outcome, lenient = interpret(status, None, b"", NOW), TestRetryStatuses.LENIENT
+        verdicts = [by_its_own_terms(outcome, n, self.TERMS, lenient, DEFAULT_DELAYS) for n in (1, 2, 3)]
+        assert verdicts == [Nack(1.0), Nack(5.0), self.FOREVER]
+
+    @any_queue
+    def test_terms_of_its_own_replace_the_schedule_and_the_limits_of_the_pool(self, queue: Capabilities) -> None:
+        job = failed(1, DispatchMode.BLOCK_ON_ERROR)
+        job.terms = self.TERMS
+        assert decide(SERVER_ERROR, job, queue, at_most(1)) == Nack(1.0)

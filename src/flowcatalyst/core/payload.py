@@ -31,13 +31,12 @@ def check_payload(payload: msgspec.Raw, content_type: str | None) -> None:
         if not payload:
             raise InvalidMessageError("contentType is there without a payload")
         check_content_type(content_type)
-    check_size("payload", len(payload))
     try:
         str(payload, "utf-8")
-        if content_type is not None:
-            payload_bytes(payload, content_type)
+        sent = payload_bytes(payload, content_type) if content_type is not None else payload
     except (UnicodeError, msgspec.DecodeError):
         raise InvalidMessageError("payload is not valid Unicode") from None
+    check_size("payload", len(sent))
 
 
 def check_size(what: str, size: int) -> None:

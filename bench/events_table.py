@@ -4,7 +4,8 @@ Delivered: webhooks of the workload, each subscription's groups in strict order,
 subscription, from the store to the sink (nginx, which answers at once), until every attempt and every end is durable. A
 fan-out of 10 has ten subscriptions that want every event. Accepted: events in batches of 100, with their jobs, straight
 into the intake of the same process (`events/s`), and over HTTP by wrk with 16 connections, at a fan-out of 1. Whoever
-wants to compare another sender: 64 requests at a time, bodies of 230 bytes, one process, a sink on the same machine.
+wants to compare another sender: 64 requests at a time, bodies of 240 bytes, one process, a sink on the same machine;
+docs/performance.md tells the rest.
 """
 
 import argparse

@@ -112,6 +112,36 @@ async def test_a_repeat_after_a_lost_answer_makes_no_second_job(jobs: Dispatchin
     assert await names_in_store(jobs) == ["a", "b", "c"]
 
 
+async def events_in_store(jobs: Dispatching) -> list[str]:
+    """By their subjects; each has a job."""
+    found = (await jobs.client.get("/api/events?limit=100")).json["items"]
+    made = (await jobs.client.get(f"{JOBS}?subscription=orders&limit=100")).json["items"]
+    assert sorted(one["metadata"]["eventId"] for one in made) == sorted(one["id"] for one in found)
+    return sorted(one["subject"] for one in found)
+
+
+async def test_a_repeat_after_a_lost_answer_makes_no_second_event_and_no_second_job(
+    jobs: Dispatching, pauses: list[float]
+) -> None:
+    wanted = {"code": "orders", "targetUrl": jobs.server.url("/hook"), "eventTypes": [{"eventTypeCode": "order.*"}]}
+    assert (await jobs.client.post("/api/subscriptions", wanted | {"status": "PAUSED"})).status == 201
+
+    def event(name: str, **more: Any) -> dict[str, Any]:
+        return {"type": "order.created", "source": "shop", "subject": name, "messageGroup": "g"} | more
+
+    async with raw_server(losing_answers(jobs, 2)) as relay:
+        made = await in_thread(relay, lambda client: client.publish_event(event("a")))
+        assert (made.status, made.repeated, made.item["jobs"], len(relay.requests)) == (200, True, 1, 3)
+    batch = [event("b"), event("c", id="c-1"), event("d", deduplicationId="d-1"), {"type": "order.created"}]
+    async with raw_server(losing_answers(jobs, 2)) as relay:
+        results = await in_thread(relay, lambda client: client.publish_events(batch))
+        assert [one.status for one in results] == [200, 200, 200, 400]
+        again = await in_thread(relay, lambda client: client.publish_events(batch[1:3]))
+        assert [one.repeated for one in again] == [True, True]
+    assert len(pauses) == 4
+    assert await events_in_store(jobs) == list("abcd")
+
+
 @on_sqlite
 async def test_what_could_not_be_published_can_be_published_again_and_is_there_once(
     jobs: Dispatching, pauses: list[float], monkeypatch: pytest.MonkeyPatch

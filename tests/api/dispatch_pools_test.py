@@ -1,5 +1,6 @@
 """/api/dispatch-pools and /api/config/router: pools are changed while they run, here at once and elsewhere soon."""
 
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from flowcatalyst.control.router_config import RouterConfig, parse
 from flowcatalyst.core.credentials import hash_key, new_key
-from flowcatalyst.router.limits import PoolLimits
+from flowcatalyst.router.group import FailureScope
+from flowcatalyst.router.limits import PoolLimits, Success
 from tests.api.dispatching import on_sqlite
 from tests.api.running import Answer, Client, run_router, until
 from tests.api.subscribing import POOLS, Subscribing, subscribing
@@ -29,6 +31,18 @@ ALL_FIELDS: dict[str, Any] = {
     "queue": "remote-orders",
 }
 
+ALL_LIMITS = PoolLimits(
+    concurrency=7,
+    rate_per_minute=600,
+    failure_scope=FailureScope.BATCH,
+    max_delivery_attempts=4,
+    capacity=70,
+    parked_limit=5,
+    retry_statuses=frozenset({401, 404}),
+    ack_before_next=True,
+    success=Success.ONLY_200,
+)
+
 
 def limits_of(shop: Subscribing, code: str) -> PoolLimits | None:
     pool = shop.running.app.router.pools.get(code)
@@ -40,11 +54,10 @@ async def test_every_field_of_a_pool_is_kept_shown_and_in_force_at_once(shop: Su
     assert made.status == 201, made.text
     assert ALL_FIELDS.items() <= made.json.items()
     assert made.json["origin"] == "CATALOG"
+    usual = PoolLimits(20)
+    assert all(getattr(ALL_LIMITS, one.name) != getattr(usual, one.name) for one in fields(PoolLimits))  # each is told
     assert (await shop.client.get(f"{POOLS}/ORDERS")).json == made.json
-    limits = limits_of(shop, "ORDERS")
-    assert limits is not None
-    assert (limits.concurrency, limits.rate_per_minute, limits.capacity, limits.ack_before_next) == (7, 600, 70, True)
-    assert limits.retry_statuses == {401, 404}
+    assert limits_of(shop, "ORDERS") == ALL_LIMITS
     here = await shop.client.request("PATCH", f"{POOLS}/ORDERS", json={"queue": None})
     assert (here.status, here.json["queue"]) == (200, None)  # else its jobs were for routers elsewhere
     await shop.subscribe("orders", dispatchPoolCode="ORDERS")
@@ -58,9 +71,7 @@ async def test_a_pool_is_changed_and_replaced_while_it_runs(shop: Subscribing) -
     changed = await shop.client.request("PATCH", f"{POOLS}/ORDERS", json={"concurrency": 9, "rateLimitPerMinute": None})
     assert (changed.status, changed.json["concurrency"], changed.json["rateLimitPerMinute"]) == (200, 9, None)
     assert changed.json["capacity"] == 70
-    limits = limits_of(shop, "ORDERS")
-    assert limits is not None
-    assert (limits.concurrency, limits.rate_per_minute) == (9, None)
+    assert limits_of(shop, "ORDERS") == replace(ALL_LIMITS, concurrency=9, rate_per_minute=None)
     put = await shop.client.put(f"{POOLS}/ORDERS", {"code": "ORDERS", "concurrency": 3})
     assert (put.status, put.json["concurrency"], put.json["capacity"], put.json["queue"]) == (200, 3, None, None)
     assert limits_of(shop, "ORDERS") == PoolLimits(3)

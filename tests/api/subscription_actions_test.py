@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from flowcatalyst.dispatch import replaying
 from flowcatalyst.receiver import Verdict
 from tests.api.dispatching import on_sqlite
 from tests.api.running import until
@@ -238,6 +239,41 @@ async def test_a_replay_of_many_goes_in_parts_and_keeps_their_order(shop: Subscr
     for group in range(7):
         got = [int(name) for name in shop.subscriber.names("orders") if int(name) % 7 == group]
         assert got == list(range(group, 900, 7))
+
+
+async def test_a_replay_begins_with_the_first_event_that_came_at_its_time_or_later(shop: Subscribing) -> None:
+    await shop.send("early", messageGroup="g", time="2030-01-01T00:00:00Z")  # when they happened does not count
+    second = await shop.send("second", messageGroup="g", time="2020-01-01T00:00:00Z")
+    await shop.send("third", messageGroup="g")
+    await shop.subscribe("orders", mode="BLOCK_ON_ERROR")
+    done = await replayed(shop, **{"from": second["createdAt"]})
+    assert (done["events"], done["made"]) == (2, 2)
+    await shop.until_got("orders", "second", "third")
+
+
+async def test_a_replay_that_takes_too_long_goes_on_where_its_next_says(
+    shop: Subscribing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replaying, "MOST_S", 0.0)
+    names = [str(number) for number in range(230)]
+    batch = [shop.event(name, messageGroup="g") for name in names]
+    assert (await shop.client.post(f"{EVENTS}/batch", {"events": batch})).status == 200
+    await shop.subscribe("orders", mode="BLOCK_ON_ERROR")
+    part = await replayed(shop, id="first")
+    parts = [part]
+    await shop.send("new", messageGroup="g")  # a job as usual, and after `to`
+    while part["next"] is not None:
+        part = await replayed(shop, id="first", to=parts[0]["to"], cursor=part["next"])
+        parts.append(part)
+    assert len(parts) > 2
+    for field in ("events", "matched", "made"):
+        assert sum(one[field] for one in parts) == 230, field
+    assert {(one["id"], one["to"], one["repeated"]) for one in parts} == {("first", parts[0]["to"], 0)}
+    first = parts[0]["made"]
+    again = await replayed(shop, id="first", to=parts[0]["to"])  # somebody lost the answer and begins anew
+    assert (again["made"], again["repeated"], again["next"]) == (0, first, parts[0]["next"])
+    await shop.until_done("orders")
+    assert shop.subscriber.names("orders") == [*names[:first], "new", *names[first:]]
 
 
 @on_sqlite

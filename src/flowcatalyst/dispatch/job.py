@@ -1,7 +1,7 @@
 """Jobs: what one asks for, what one is, and what may be asked for. Pure."""
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -229,7 +229,12 @@ def sequence_at(place: int) -> int:
 
 
 def as_time(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(min(max(seconds, _FIRST_TIME), _LAST_TIME), UTC)
+    """Never after it, though a `datetime` has whole microseconds: who asks for what came from then on gets it too."""
+    if seconds is None:
+        return None
+    seconds = min(max(seconds, _FIRST_TIME), _LAST_TIME)
+    time = datetime.fromtimestamp(seconds, UTC)
+    return time if time.timestamp() <= seconds else time - timedelta(microseconds=1)
 
 
 def encode_headers(headers: tuple[tuple[str, str], ...]) -> str:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 
@@ -126,11 +126,18 @@ class _Keyboard(io.StringIO):
         return self._is_person
 
 
-class Terminal:
+class Asked(Protocol):
+    """A router that commands are to ask."""
+
+    @property
+    def url(self) -> str: ...
+
+
+class Commands:
     """Runs a command in this process: a real one takes most of its time to start."""
 
-    def __init__(self, router: FakeRouter, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]) -> None:
-        self.router = router
+    def __init__(self, asked: Asked, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]) -> None:
+        self._asked = asked
         self._patch = patch
         self._captured = captured
         patch.setenv("COLUMNS", str(WIDTH))
@@ -138,7 +145,7 @@ class Terminal:
 
     def run(self, *args: object, typed: str | None = None) -> tuple[int, str, str]:
         """Exit code, output, errors. What is `typed` comes from a person; None: nobody is there."""
-        self._patch.setattr(sys, "argv", ["flowcatalyst", *map(str, args), "--router", self.router.url])
+        self._patch.setattr(sys, "argv", ["flowcatalyst", *map(str, args), "--router", self._asked.url])
         self._patch.setattr(sys, "stdin", _Keyboard(typed))
         with pytest.raises(SystemExit) as ended:
             main()
@@ -163,6 +170,14 @@ class Terminal:
         assert (code, output) == (2, "")
         assert errors.startswith("Usage: ")
         return errors
+
+
+class Terminal(Commands):
+    """Of a router that answers what a test says."""
+
+    def __init__(self, router: FakeRouter, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]) -> None:
+        super().__init__(router, patch, captured)
+        self.router = router
 
 
 # What the API answers, to be changed by tests.

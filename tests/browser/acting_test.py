@@ -109,9 +109,9 @@ async def test_a_group_is_found_by_search_and_its_head_skipped(router: Running, 
     async with open_page(browser, "about:blank") as page:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(f"{request.method} {request.url.partition('/monitoring')[2]}"))
-        await answer_with(page, "/explain/order%209", explanation("order 9"))
+        await answer_with(page, "/monitoring/explain/order%209", explanation("order 9"))
         done = {"done": True, "text": "message order-7 is a dead letter now", "group": None}
-        await answer_with(page, "/groups/customer-1/skip-head", done)
+        await answer_with(page, "/monitoring/groups/customer-1/skip-head", done, method="POST")
         await page.goto(f"{router.listening.url}/")
         await page.get_by_role("searchbox").fill("order 9")
         await page.keyboard.press("Enter")
@@ -127,7 +127,7 @@ async def test_what_was_not_done_is_no_success_although_the_router_answered(rout
     async with open_page(browser, "about:blank") as page:
         await answer_with(page, "/monitoring/groups", {"items": [group("customer-1")], "next": None})
         refused = {"done": False, "text": "its head is in flight: try again when it has ended", "group": None}
-        await answer_with(page, "/messages/b7/retry", refused)
+        await answer_with(page, "/messages/b7/retry", refused, method="POST")
         await page.goto(f"{router.listening.url}/#/groups")
         await page.get_by_role("row", name="customer-1").get_by_role("button", name="Retry").click()
         await confirmed(page, "Retry now")

@@ -67,10 +67,10 @@ def explanation(name: str, **more: Any) -> dict[str, Any]:
         "facts": {"Slots free": 13},
         "actions": [
             {
-                "what": "Skip head",
+                "what": "skip-head",
                 "method": "POST",
                 "path": "/monitoring/groups/customer-1/skip-head",
-                "text": "Send order-7 to the dead letters.",
+                "text": "give up message order-7: it becomes a dead letter",
             }
         ],
         **more,

@@ -11,6 +11,7 @@ from flowcatalyst.core.warnings import WarningCode
 from tests.api.running import Running
 from tests.browser.acting_test import confirmed, said
 from tests.browser.contract import HEAD, endpoint, explanation, group
+from tests.support.api_forms import check_answer
 from tests.support.browser import answer_with, open_page, show
 from tests.support.fake_router import overview
 
@@ -21,7 +22,9 @@ OUTSIDE = "(one) => one.scrollWidth > one.clientWidth"
 
 async def send_overview(page: Page, **changes: Any) -> None:
     """The stream has this one overview and ends."""
-    body = f"event: overview\ndata: {json.dumps(overview(**changes))}\n\n"
+    said = overview(**changes)
+    check_answer("GET /monitoring/live", said)
+    body = f"event: overview\ndata: {json.dumps(said)}\n\n"
     await page.route("**/monitoring/live", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
 
 
@@ -94,7 +97,9 @@ async def test_an_explanation_has_words_for_its_facts_and_actions(router: Runnin
     odd = {"what": "turn-over", "method": "POST", "path": "/monitoring/turn-over", "text": "turn it over"}
     facts = {"inRouterMs": 119_199, "copiesDropped": 1200, "paused": False, "subscription": None}
     async with open_page(browser, "about:blank") as page:
-        await answer_with(page, "/explain/order-9", explanation("order-9", facts=facts, actions=[action, odd]))
+        await answer_with(
+            page, "/monitoring/explain/order-9", explanation("order-9", facts=facts, actions=[action, odd])
+        )
         await page.goto(f"{router.listening.url}/#/explain/order-9")
         told = await page.locator("dl.facts").inner_text()
         assert [one.strip() for one in told.split("\n") if one.strip()][-6:] == [

@@ -15,7 +15,18 @@ PATH = "/monitoring/dead-letters"
 
 
 def letter(number: int = 17, **changes: Any) -> dict[str, Any]:
-    message = {"id": "order-1", "mediationTarget": "http://shop.test/hook", "headers": {"x-a": "1"}, "payload": None}
+    message = {
+        "id": "order-1",
+        "mediationTarget": "http://shop.test/hook",
+        "poolCode": "ORDERS",
+        "mediationType": "HTTP",
+        "messageGroupId": "customer-7",
+        "highPriority": False,
+        "dispatchMode": None,
+        "payload": None,
+        "contentType": None,
+        "headers": {"x-a": "1"},
+    }
     return {
         "number": number,
         "messageId": "order-1",
@@ -25,7 +36,7 @@ def letter(number: int = 17, **changes: Any) -> dict[str, Any]:
         "status": 500,
         "excerpt": "no stock",
         "failures": 5,
-        "recordedAt": "2027-01-31T12:34:56.789Z",
+        "recordedAt": "2027-01-31T12:34:56.789000Z",
         "message": message,
         "body": None,
         "bodyTruncated": False,
@@ -212,7 +223,7 @@ def test_there_may_be_none_to_replay(terminal: Terminal) -> None:
 
 def test_removing_asks_before(terminal: Terminal) -> None:
     terminal.router.answer(f"DELETE {PATH}/17", None, 204)
-    terminal.router.answer(f"DELETE {PATH}", {"purged": 1234})
+    terminal.router.answer(f"DELETE {PATH}", {"purged": 1234, "matching": 1234, "dryRun": False})
     assert "add --yes" in terminal.fails("dead-letters", "delete", 17)
     assert terminal.works("dead-letters", "delete", 17, "--yes") == "Dead letter 17 is removed.\n"
     assert terminal.works("dead-letters", "delete", "--all", "--yes") == "1,234 dead letters removed.\n"

@@ -37,7 +37,7 @@ def test_the_chain_is_told_from_its_cause_to_what_can_be_done(terminal: Terminal
         "looked in:          this router; its dead letters; what it delivered in the last minutes\n"
         "\n"
         "What you can do:\n"
-        "  Skip the head into the dead letters.\n"
+        "  give up message order-1: it becomes a dead letter\n"
         f"    flowcatalyst groups skip --router {terminal.router.url} customer-7\n"
     )
 

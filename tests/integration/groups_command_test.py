@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.fake_router import Terminal, endpoint, explanation, fake_router, group, head
+from tests.support.fake_router import Terminal, endpoint, explanation, fake_router, group, head, pool_view
 
 DONE = {"done": True, "text": "Done as asked.", "group": None}
 NOT_DONE = {"done": False, "text": "Nothing was done: the group is empty.", "group": None}
@@ -136,9 +136,9 @@ def test_an_action_is_never_sent_twice(terminal: Terminal) -> None:
 
 def test_a_pool_and_an_endpoint_are_paused_and_resumed(terminal: Terminal) -> None:
     router = terminal.router
-    view = {"code": "P 1", "queued": 1200, "inFlight": 3, "pausedBy": "ann", "pausedForMs": 0}
-    router.answer("POST /monitoring/pools/P%201/pause", view)
-    router.answer("POST /monitoring/pools/P%201/resume", {**view, "pausedBy": None})
+    paused = pool_view("P 1", queued=1200, inFlight=3, pausedBy="ann", pausedForMs=0)
+    router.answer("POST /monitoring/pools/P%201/pause", paused)
+    router.answer("POST /monitoring/pools/P%201/resume", {**paused, "pausedBy": None, "pausedForMs": None})
     said = terminal.works("pause", "pool", "P 1")
     assert said == "Pool P 1 is paused by ann; 1,200 messages wait in this router, 3 attempts are in flight.\n"
     assert terminal.works("resume", "pool", "P 1").startswith("Pool P 1 is not paused any more; ")

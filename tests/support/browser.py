@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.servers import NOT_TESTED, ServerMissingError, program, skip_or_fail
+from tests.support.api_forms import check_answer
 
 playwright = pytest.importorskip("playwright.async_api", reason=f"{NOT_TESTED}playwright is not installed")
 
@@ -73,8 +74,7 @@ async def show(page: Page, view: str) -> None:
     await page.locator("main .loading").wait_for(state="hidden")
 
 
-async def answer_with(page: Page, path: str, body: Any, status: int = 200) -> None:
-    """What the page is answered for a path, whatever its query, instead of what the router says."""
-    await page.route(
-        lambda url: url.partition("?")[0].endswith(path), lambda route: route.fulfill(json=body, status=status)
-    )
+async def answer_with(page: Page, path: str, body: Any, *, method: str = "GET") -> None:
+    """What the page is answered for a path, whatever its query, instead of what the router says, in the same form."""
+    check_answer(f"{method} {path}", body)
+    await page.route(lambda url: url.partition("?")[0].endswith(path), lambda route: route.fulfill(json=body))

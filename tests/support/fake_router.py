@@ -7,11 +7,13 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 
 from flowcatalyst.cli.main import main
+from flowcatalyst.core.message import Result
+from tests.support.api_forms import check_answer
 
 WIDTH = 80
 
@@ -29,14 +31,27 @@ class FakeRouter:
     def __init__(self, url: str) -> None:
         self.url = url
         self.answers: dict[str, tuple[int, Any]] = {}
-        self.overviews: list[Any] = []  # sent one after the other; then the stream ends, unless it is to stay open
+        self._overviews: list[Any] = []
         self.stays_open = threading.Event()
         self.requests: list[Request] = []
         self.connections = 0
 
     def answer(self, what: str, body: Any, status: int = 200) -> None:
-        """`what` is like "GET /monitoring/groups?blocked=true"."""
+        """`what` is like "GET /monitoring/groups?blocked=true". Only what a router may say: `check_answer`."""
+        if status < 300 and not isinstance(body, bytes):  # bytes are what something else says that is no router
+            check_answer(what, body)
         self.answers[what] = (status, body)
+
+    @property
+    def overviews(self) -> list[Any]:
+        """Sent one after the other; then the stream ends, unless it is to stay open."""
+        return self._overviews
+
+    @overviews.setter
+    def overviews(self, overviews: list[Any]) -> None:
+        for one in overviews:
+            check_answer("GET /monitoring/live", one)
+        self._overviews = overviews
 
     @property
     def asked(self) -> list[str]:
@@ -111,11 +126,18 @@ class _Keyboard(io.StringIO):
         return self._is_person
 
 
-class Terminal:
+class Asked(Protocol):
+    """A router that commands are to ask."""
+
+    @property
+    def url(self) -> str: ...
+
+
+class Commands:
     """Runs a command in this process: a real one takes most of its time to start."""
 
-    def __init__(self, router: FakeRouter, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]) -> None:
-        self.router = router
+    def __init__(self, asked: Asked, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]) -> None:
+        self._asked = asked
         self._patch = patch
         self._captured = captured
         patch.setenv("COLUMNS", str(WIDTH))
@@ -123,7 +145,7 @@ class Terminal:
 
     def run(self, *args: object, typed: str | None = None) -> tuple[int, str, str]:
         """Exit code, output, errors. What is `typed` comes from a person; None: nobody is there."""
-        self._patch.setattr(sys, "argv", ["flowcatalyst", *map(str, args), "--router", self.router.url])
+        self._patch.setattr(sys, "argv", ["flowcatalyst", *map(str, args), "--router", self._asked.url])
         self._patch.setattr(sys, "stdin", _Keyboard(typed))
         with pytest.raises(SystemExit) as ended:
             main()
@@ -148,6 +170,14 @@ class Terminal:
         assert (code, output) == (2, "")
         assert errors.startswith("Usage: ")
         return errors
+
+
+class Terminal(Commands):
+    """Of a router that answers what a test says."""
+
+    def __init__(self, router: FakeRouter, patch: pytest.MonkeyPatch, captured: pytest.CaptureFixture[str]) -> None:
+        super().__init__(router, patch, captured)
+        self.router = router
 
 
 # What the API answers, to be changed by tests.
@@ -212,6 +242,42 @@ def pool(code: str = "ORDERS", **changes: Any) -> dict[str, Any]:
     return {"code": code, **numbers, "paused": False, **changes}
 
 
+def pool_view(code: str = "ORDERS", **changes: Any) -> dict[str, Any]:
+    attempts = {result.value: 0 for result in Result}
+    times = {"meanAttemptMs": None, "p95AttemptMs": None, "p50LagMs": None, "p95LagMs": None}
+    counts = {"delivered": 0, "deadLettered": 0, "nacked": 0, "retried": 0, "rateLimitWaits": 0, "attempts": attempts}
+    window = {"seconds": 60.0, **counts, **times}
+    return {
+        "code": code,
+        "concurrency": 10,
+        "rateLimitPerMinute": None,
+        "share": None,
+        "failureScope": "group",
+        "maxDeliveryAttempts": None,
+        "capacity": 100,
+        "parkedLimit": 1000,
+        "retryStatuses": [],
+        "ackBeforeNext": False,
+        "success": "2xx",
+        "queued": 0,
+        "parked": 0,
+        "inFlight": 0,
+        "groups": 0,
+        "heldGroups": 0,
+        "oldestWaitingMs": None,
+        "blockedGroups": 0,
+        "longestBlockedMs": None,
+        **counts,
+        **times,
+        "draining": False,
+        "pausedBy": None,
+        "pausedForMs": None,
+        "last5Minutes": window,
+        "last30Minutes": window,
+        **changes,
+    }
+
+
 def overview(**changes: Any) -> dict[str, Any]:
     return {
         "at": "2027-01-31T12:34:56Z",
@@ -255,10 +321,10 @@ def explanation(**changes: Any) -> dict[str, Any]:
         "facts": {"slots": 10, "breaker": "CLOSED", "paused": False, "permits": None},
         "actions": [
             {
-                "what": "SKIP",
+                "what": "skip-head",
                 "method": "POST",
                 "path": "/monitoring/groups/customer-7/skip-head",
-                "text": "Skip the head into the dead letters.",
+                "text": "give up message order-1: it becomes a dead letter",
             }
         ],
         **changes,

@@ -152,7 +152,7 @@ def test_a_pool_and_an_endpoint_are_paused_and_resumed(terminal: Terminal) -> No
 
 
 def test_one_message_one_group_and_one_attempt_are_said_as_one(terminal: Terminal) -> None:
-    view = {"code": "P", "queued": 1, "inFlight": 1, "pausedBy": "ann", "pausedForMs": 0}
+    view = pool_view("P", queued=1, inFlight=1, pausedBy="ann", pausedForMs=0)
     terminal.router.answer("POST /monitoring/pools/P/pause", view)
     said = "Pool P is paused by ann; 1 message waits in this router, 1 attempt is in flight.\n"
     assert terminal.works("pause", "pool", "P") == said

@@ -60,7 +60,7 @@ class Place(NamedTuple):
 
 Found = tuple[Place | None, Place | None]
 Run = Callable[[Callable[[Connection], Awaitable[Found]]], Awaitable[Found]]
-BEGIN: Final = Place(-1, -1)
+_FIRST: Final = Place(-1, -1)
 
 
 async def groups(
@@ -85,7 +85,7 @@ async def place(connection: Connection, queue: str, seq: int) -> Place | None:
 
 async def search(run: Run, queue: str, name: str) -> Place | None:
     """By an application id, slice by slice, so that what is received and settled meanwhile finds a connection."""
-    needle, after = encode(name).decode(), BEGIN
+    needle, after = encode(name).decode(), _FIRST
     for _ in range(SEARCHED // SLICE):
         found, more = await run(partial(search_slice, queue=queue, name=name, needle=needle, after=after))
         if found is not None or more is None:

@@ -91,6 +91,22 @@ async def test_a_long_list_is_shown_a_page_at_a_time(router: Running, browser: B
         await expect(rows).to_have_count(50)
 
 
+async def test_what_is_typed_into_a_filter_stays_while_the_page_goes_on_and_takes_effect_by_itself(
+    router: Running, browser: Browser
+) -> None:
+    async with open_page(browser, f"{router.listening.url}/#/groups?show=all") as page:
+        field = page.get_by_label("Name begins with")
+        await field.press_sequentially("or")
+        for _ in range(2):  # the list is drawn anew with each reading of the router
+            async with page.expect_response(lambda response: "/monitoring/groups" in response.url):
+                pass
+        await field.press_sequentially("der ")
+        await expect(field).to_have_value("order ")
+        await expect(page).to_have_url(f"{router.listening.url}/#/groups?show=all&prefix=order")
+        await page.get_by_role("button", name="Clear").click()
+        await expect(field).to_have_value("")
+
+
 async def test_enter_in_a_filter_applies_it_beside_the_others(router: Running, browser: Browser) -> None:
     async with open_page(browser, f"{router.listening.url}/#/groups?show=all") as page:
         await page.get_by_label("Name begins with").fill("order")

@@ -1,5 +1,5 @@
 // Parts that views share.
-import { html, store, useState } from "./core.js";
+import { html, store, useEffect, useRef, useState } from "./core.js";
 import { capital, clipped, moment, UNKNOWN, words } from "./format.js";
 
 export const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
@@ -111,7 +111,28 @@ export const Facts = ({ facts }) => html`<dl class="facts">${facts
   .filter(([, value]) => value !== null && value !== undefined && value !== "" && value !== false)
   .map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 
-// Filters: fields that take effect when somebody leaves them, presses Enter, or chooses.
+const TYPED_MS = 500;
+
+// What is typed stays as it is while the page goes on, and takes effect after a moment without a key, by Enter, and when the field is left.
+function Typed({ field, value, onSet }) {
+  const [text, setText] = useState(value);
+  const set = useRef(onSet);
+  const applied = useRef(value);
+  const apply = (typed) => {
+    if (typed.trim() !== applied.current) set.current((applied.current = typed.trim()));
+  };
+  set.current = onSet;
+  useEffect(() => {
+    if (value !== applied.current) setText((applied.current = value));  // by Clear, a link or the way back
+  }, [value]);
+  useEffect(() => {
+    const soon = setTimeout(() => apply(text), TYPED_MS);
+    return () => clearTimeout(soon);
+  }, [text]);
+  return html`<input type=${field.type ?? "text"} value=${text} placeholder=${field.hint ?? ""} onInput=${(event) => setText(event.target.value)} onChange=${(event) => apply(event.target.value)} autocomplete="off" spellcheck=${false} />`;
+}
+
+// Filters: those that are chosen take effect at once.
 export function Filters({ fields, values, onChange }) {
   const set = (name) => (event) => onChange({ ...values, [name]: event.target.value.trim() });
   const isSet = fields.some((one) => (values[one.name] ?? "") !== (one.without ?? ""));
@@ -119,7 +140,7 @@ export function Filters({ fields, values, onChange }) {
     ${fields.map((one) => html`<label key=${one.name} class=${one.type === "datetime-local" ? "moment" : null}><span>${one.label}</span>${
       one.options
         ? html`<select value=${values[one.name] ?? ""} onChange=${set(one.name)}>${one.options.map(([value, label]) => html`<option key=${value} value=${value} selected=${value === (values[one.name] ?? "")}>${label}</option>`)}</select>`
-        : html`<input type=${one.type ?? "text"} value=${values[one.name] ?? ""} placeholder=${one.hint ?? ""} onChange=${set(one.name)} autocomplete="off" spellcheck=${false} />`
+        : html`<${Typed} field=${one} value=${values[one.name] ?? ""} onSet=${(value) => onChange({ ...values, [one.name]: value })} />`
     }</label>`)}
     ${isSet && html`<button type="button" class="quiet" onClick=${() => onChange(Object.fromEntries(fields.map((one) => [one.name, one.without ?? ""])))}>Clear</button>`}
   </form>`;

@@ -10,7 +10,7 @@ from flowcatalyst import __version__
 from flowcatalyst.api.asgi import build_api
 from flowcatalyst.api.server import api_server, bind
 from flowcatalyst.app.router import App
-from flowcatalyst.control.health import SILENT_STORAGE_S
+from flowcatalyst.control.health import FAILING_CONSUMER_S, SILENT_STORAGE_S
 from flowcatalyst.control.router_config import RouterConfig
 from flowcatalyst.control.settings import Settings, StandbySettings, SyncSettings
 from flowcatalyst.control.standby import StandbyState
@@ -236,6 +236,9 @@ async def test_a_consumer_whose_latest_poll_failed_is_a_warning(
 
     await until(failed)
     await assert_one_reason(router, "WARNING", "consumer", "latest poll of queue high failed", "broker is away")
+    consumer = router.app.consumers["high"]
+    consumer.reports.last_poll_at = consumer._polls_since = router.app.clock.monotonic() - FAILING_CONSUMER_S
+    await assert_one_reason(router, "DEGRADED", "consumer", "queue high", "not polled for 30 s", "broker is away")
 
 
 async def test_an_open_breaker_is_a_warning_that_names_its_endpoint(router: Running) -> None:

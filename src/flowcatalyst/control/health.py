@@ -15,6 +15,7 @@ from flowcatalyst.core.errors import FlowCatalystError
 from flowcatalyst.core.message import Severity
 from flowcatalyst.core.tasks import Tasks
 from flowcatalyst.core.warnings import WarningCode, WarningFilter
+from flowcatalyst.dispatch.subscription import SubscriptionStatus
 from flowcatalyst.queues.embedded import jobs as embedded_jobs
 from flowcatalyst.router.breaker import BreakerState
 from flowcatalyst.router.consumer import Consumer
@@ -24,6 +25,7 @@ from flowcatalyst.router.watch import SILENT_CONSUMER_S
 BREAKER_COUNTS_S: Final = 300.0  # after its latest attempt
 ANSWER_WITHIN_S: Final = 0.05  # what a probe waits for the storage
 SILENT_STORAGE_S: Final = 5.0
+FAILING_CONSUMER_S: Final = 30.0  # a queue whose polls have all failed for so long delivers nothing
 NAMED: Final = 5  # endpoints that are named; of the others it says how many they are
 # These have reasons of their own as long as they last. When they are over nobody has to look any more.
 TOLD_BY_REASONS: Final = (
@@ -64,6 +66,7 @@ def assess(app: RouterView) -> tuple[Level, list[Reason]]:
         _groups,
         _pauses,
         _jobs,
+        _subscriptions,
         _dead_letters,
         _sync,
         _configuration,
@@ -108,7 +111,7 @@ def _consumers(app: RouterView) -> Iterator[Reason]:
     now = app.clock.monotonic()
     for name, consumer in polling_consumers(app).items():
         silent_s = consumer.silent_s(now)
-        if silent_s >= SILENT_CONSUMER_S:
+        if silent_s >= (FAILING_CONSUMER_S if consumer.reports.last_error else SILENT_CONSUMER_S):
             why = f": {consumer.reports.last_error}" if consumer.reports.last_error else ""
             yield Reason(Level.DEGRADED, "consumer", f"queue {name} was not polled for {silent_s:.0f} s{why}")
         elif consumer.reports.last_error:
@@ -181,9 +184,25 @@ def _jobs(app: RouterView) -> Iterator[Reason]:
         since = minutes(app.clock.wall() - (blocked[0].blocked_since or 0.0))
         text = f"{count} blocked for more than {minutes(watch.blocked_s)}, the longest: {blocked[0].group} for {since}"
         yield Reason(Level.WARNING, "jobs", text)
+    wall = app.clock.wall()
+    texts = [
+        f"group {one.group} of jobs is held by {one.held_by} for {minutes(max(0.0, wall - (one.held_since or wall)))}"
+        for one in watch.held[:NAMED]
+    ]
+    yield from _named("jobs", texts, len(watch.held), "group of jobs is held", "groups of jobs are held")
     if watch.figures is not None and (parked := watch.figures.parked):
         one = "a dispatch job waits" if parked == 1 else f"{parked} dispatch jobs wait"
         yield Reason(Level.WARNING, "jobs", f"{one} for a person: retry, change or cancel what is parked")
+
+
+def _subscriptions(app: RouterView) -> Iterator[Reason]:
+    """Whose webhooks wait for a person, who may have forgotten."""
+    if app.platform is None:
+        return
+    entries = app.platform.catalog.subscriptions.items()
+    paused = [code for code, one in entries if one.document.status is SubscriptionStatus.PAUSED]
+    texts = [f"subscription {code} is paused: its webhooks wait" for code in paused[:NAMED]]
+    yield from _named("subscription", texts, len(paused), "subscription is paused", "subscriptions are paused")
 
 
 def _dead_letters(app: RouterView) -> Iterator[Reason]:

@@ -28,6 +28,7 @@ class JobWatch:
     ) -> None:
         self.figures: Figures | None = None  # as of the latest look
         self.blocked: list[GroupState] = []  # for longer than `blocked_s`, the longest first
+        self.held: list[GroupState] = []  # by people, as of the latest look, as far as they are among the first
         self.blocked_s = blocked_s
         self._store = store
         self._counts = counts
@@ -55,6 +56,7 @@ class JobWatch:
         page = await self._store.groups(blocked=True, limit=LOOKED_AT)
         since = self._clock.wall() - self.blocked_s
         self.blocked = [one for one in page.items if one.blocked_since is not None and one.blocked_since <= since]
+        self.held = [one for one in page.items if one.held_since is not None]
         now_blocked = {one.group for one in self.blocked}
         for group in self._told_groups - now_blocked:
             if page.cursor is None or (await self._store.group(group)).blocked_since is None:

@@ -227,6 +227,13 @@ async def test_a_held_group(router: Running) -> None:
     await explained(router, "m-1", "DELIVERED", "DELIVERED")
 
 
+async def test_a_message_and_a_group_of_one_name_are_both_told_of(router: Running) -> None:
+    await router.client.post("/monitoring/groups/m-1/hold")
+    await router.send(id="m-1", mediationTarget=router.receiver("fast"), messageGroupId="g")
+    found = await explained(router, "m-1", "DELIVERED", "DELIVERED")
+    assert "There is a group m-1 too, which this is not about: ask for the kind group." in found["chain"]
+
+
 async def test_parked_beyond_the_capacity_of_its_pool(tmp_path: Path) -> None:
     pools = [PoolSettings(code="DEFAULT-POOL", concurrency=2)]  # one slot is kept for other endpoints
     async with run_router(tmp_path, pools=pools) as router, raw_server(Gate()) as server:

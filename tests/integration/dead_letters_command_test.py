@@ -1,6 +1,8 @@
 """`flowcatalyst dead-letters` and `flowcatalyst replay`."""
 
 import json
+import os
+import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -8,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from flowcatalyst.cli.router_api import RouterApi
 from flowcatalyst.core.clock import SystemClock
 from tests.support.fake_router import FakeRouter, Terminal, fake_router
 
@@ -187,6 +190,31 @@ def test_many_in_front_of_their_group_end_there_in_their_order_because_it_is_hel
     assert acts(router) == REPLAYS  # who held it may have a reason
     terminal.works("replay", "--group", "g", "--set-target", "http://new.test/", "--yes")
     assert acts(router) == REPLAYS[::-1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_replay_that_a_signal_ends_releases_the_group_and_says_how_far_it_came(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    router, post = terminal.router, RouterApi.post
+    before = signal.signal(number, signal.default_int_handler)  # whatever runs the tests may have it ignored
+    dead(router, *(letter(one, group="g") for one in (1, 2, 5)))
+    held(router)
+    for verb in ("hold", "release"):
+        router.answer(f"POST /monitoring/groups/g/{verb}", {"done": True, "text": "", "group": None})
+
+    def posted(api: RouterApi, *path: str, **options: Any) -> Any:
+        if path[-2:] == ("2", "replay"):
+            os.kill(os.getpid(), number)
+        return post(api, *path, **options)
+
+    monkeypatch.setattr(RouterApi, "post", posted)
+    try:
+        said = terminal.fails(*FRONT)
+    finally:
+        signal.signal(number, before)
+    assert f"ended by {number.name}; group g, held for this, is released; 1 of 3 dead letters were replayed" in said
+    assert acts(router) == ["groups/g/hold", REPLAYS[0], "groups/g/release"]
 
 
 def test_letters_that_share_no_group_go_in_front_without_a_hold(terminal: Terminal) -> None:

@@ -13,6 +13,7 @@ from flowcatalyst.cli.groups import PATH as GROUPS
 from flowcatalyst.cli.groups import Yes
 from flowcatalyst.cli.queue_access import counted
 from flowcatalyst.cli.router_api import PAGE, AsJson, Key, Router, RouterApi
+from flowcatalyst.cli.signals import signals_as_errors
 from flowcatalyst.cli.words import (
     NOTHING,
     NotDoneError,
@@ -216,11 +217,12 @@ def _replay_each(api: RouterApi, filters: Mapping[str, object], change: Mapping[
         of_groups.setdefault(letter["group"] if in_front else None, []).append(letter["number"])
     done = 0
     try:
-        for group, numbers in of_groups.items():
-            with nullcontext() if group is None or len(numbers) == 1 else _held(api, group):
-                for number_of_letter in reversed(numbers) if in_front else numbers:
-                    api.post(PATH, str(number_of_letter), "replay", body=change)
-                    done += 1
+        with signals_as_errors():
+            for group, numbers in of_groups.items():
+                with nullcontext() if group is None or len(numbers) == 1 else _held(api, group):
+                    for number_of_letter in reversed(numbers) if in_front else numbers:
+                        api.post(PATH, str(number_of_letter), "replay", body=change)
+                        done += 1
     except FlowCatalystError as error:
         raise NotDoneError(f"{error}; {done:,} of {len(letters):,} dead letters were replayed before that") from None
     return done

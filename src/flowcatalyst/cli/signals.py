@@ -1,10 +1,15 @@
-"""What signals mean to a router."""
+"""What signals mean to a router, and to a command that has to clean up."""
 
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Final
+
+from flowcatalyst.core.errors import FlowCatalystError
 
 EXIT_SECOND_SIGNAL: Final = 130
 SAME_WITHIN_S: Final = 1.0
@@ -41,3 +46,26 @@ class Signals:
         self.stop.set()
         if self._starting is not None:
             self._starting.cancel()
+
+
+class EndedError(FlowCatalystError):
+    """Somebody ended a command by a signal."""
+
+
+@contextmanager
+def signals_as_errors() -> Iterator[None]:
+    """Whoever ends it, also a terminal that is closed, ends it with an `EndedError`: what was begun can be undone."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise EndedError(f"ended by {signal.Signals(number).name}")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {one: signal.signal(one, end) for one in ends if signal.getsignal(one) is not signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)

@@ -40,6 +40,8 @@ async def explain_anything(app: RouterView, name: str, kind: ThingKind | None = 
     if kind in (None, ThingKind.MESSAGE):
         looked += ["messages that this router has", "messages that failed here", "dead letters", "recent deliveries"]
         if (found := await messages.known(name)) is not None:
+            if kind is None and await GroupStates(app).find(name) is not None:
+                found.chain.append(f"There is a group {name} too, which this is not about: ask for the kind group.")
             return _looked(found, looked)
     if kind in (None, ThingKind.JOB) and app.jobs is not None:
         looked.append("dispatch jobs")

@@ -157,7 +157,7 @@ async def test_a_hanging_endpoint_leaves_slots_to_the_others(kind: QueueKind) ->
     world.hosts.hanging.add(SILENT)
     await world.publish(kind, *spread("hangs", 100, "POOL", SILENT))
     async with world.running():
-        await asyncio.sleep(10)
+        await asyncio.sleep(9)
         assert len(world.hosts.deadlines) == 10  # half of the slots, since nobody knows that it answers
         await world.publish(kind, *spread("fine", 20, "POOL"))
         assert await world.seconds_until_answered(names("fine", 20)) < 2.0

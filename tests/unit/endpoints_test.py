@@ -104,6 +104,15 @@ class TestSilence:
         asked = [now for now in range(1, 900) if table.admit(A, SLOTS, float(now)) is None]
         assert asked == [10, 20, 40, 80, 160, 320, 640]
 
+    def test_such_an_attempt_hangs_for_a_minute_at_most(self) -> None:
+        table = endpoints()
+        start_all(table, A)
+        assert table.timeout_s(A, 0.0) is None
+        assert table.admit(A, SLOTS, 10.0) is None
+        assert table.timeout_s(A, 10.0) == 60.0
+        assert table.admit(C, SLOTS, 10.0) is None
+        assert table.timeout_s(C, 10.0) is None
+
     def test_one_who_is_slow_is_given_twice_its_slowest_answer(self) -> None:
         table = endpoints()
         attempt(table, C, OK, took_s=30.0)

@@ -145,7 +145,7 @@ def explain_pool(app: RouterView, pool: Pool) -> Explanation:
         summary = f"Pool {pool.code} is no longer configured: it ends what it began, and is gone then."
         cause, actions = "RETIRING", []
         chain.append(
-            "What it did not begin goes back to its queue and then to the default pool; "
+            "What it did not begin is returned to its queue, for the default pool; "
             "what cannot go back in order is tried here."
         )
     elif pause is not None:

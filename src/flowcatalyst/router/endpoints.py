@@ -18,6 +18,7 @@ from flowcatalyst.router.pauses import is_for_people
 from flowcatalyst.router.shares import ANSWERS_COUNT_S, LATEST, SLOW_S, Share, SlotShares
 
 HANGS_S: Final = 5.0  # an attempt that got no connection for so long kept its slot like one that timed out
+ASKS_FOR_S: Final = 60.0  # deadline of an attempt beyond the share of its endpoint, which may go on hanging
 LOOK_AGAIN_S: Final = 5.0  # the net: what should open a gate may itself have been lost
 MOST_DESTINATIONS: Final = 1000
 GATES_LOOKED_AT: Final = 4  # after each attempt; the others get their turn after the next ones
@@ -57,6 +58,7 @@ class Endpoints:
         self._origin_of = origin_of
         self._destinations: dict[str, _Destination] = {}  # by target
         self._in_flight = 0
+        self._asks = False  # what was admitted last only finds out whether its endpoint answers again
         self._is_only_one = False  # all targets so far lead to one endpoint, which may have all slots
         self._origins = SlotShares(on_forget=self._destinations.clear)
         self._endpoints = SlotShares(on_forget=self._destinations.clear)
@@ -66,24 +68,24 @@ class Endpoints:
     def admit(self, target: str, slots: int, now: float) -> Gate | None:
         """None: the attempt may start, and counts until `end`. Otherwise: what stands in its way."""
         to = self._destinations.get(target) or self._look_up(target, now)
-        endpoint, origin = to.endpoint, to.origin
+        endpoint, origin, asks = to.endpoint, to.origin, False
         if origin.in_flight and (
             not self._is_only_one or origin.timeouts or now - origin.answered_at > ANSWERS_COUNT_S
         ):
             # The path first: one that hangs waits for itself, not among those who could go if its host had a slot.
-            if (
-                endpoint.in_flight
-                and endpoint.in_flight >= self._endpoints.limit(endpoint, slots, self._in_flight, now)
-                and not self._may_ask(endpoint, slots, now)
+            if endpoint.in_flight and endpoint.in_flight >= self._endpoints.limit(
+                endpoint, slots, self._in_flight, now
             ):
-                return Gate(endpoint.name)
+                asks = self._may_ask(endpoint, slots, now)
+                if not asks:
+                    return Gate(endpoint.name)
             limit = self._origins.limit(origin, slots, self._in_flight, now)
-            if (
-                origin.in_flight >= limit
-                and (endpoint.in_flight or origin.in_flight >= self._stretched(origin, limit, slots))
-                and not self._may_ask(origin, slots, now)
+            if origin.in_flight >= limit and (
+                endpoint.in_flight or origin.in_flight >= self._stretched(origin, limit, slots)
             ):
-                return Gate(origin.name)
+                asks = self._may_ask(origin, slots, now)
+                if not asks:
+                    return Gate(origin.name)
         to.breaker = breaker = self._breakers.get(endpoint.name)
         probe_at = breaker.admit(now)
         if probe_at is not None:
@@ -96,6 +98,7 @@ class Endpoints:
         endpoint.in_flight += 1
         origin.in_flight += 1
         endpoint.used_at = origin.used_at = now
+        self._asks = asks
         return None
 
     def _may_ask(self, share: Share, slots: int, now: float) -> bool:
@@ -114,9 +117,10 @@ class Endpoints:
     def timeout_s(self, target: str, now: float) -> float | None:
         """The deadline of an attempt that was just admitted where it has to be short; None: the usual one."""
         to = self._destinations.get(target) or self._look_up(target, now)
-        if to.endpoint.calm and to.origin.calm and to.breaker.state is CLOSED:
+        if to.endpoint.calm and to.origin.calm and to.breaker.state is CLOSED and not self._asks:
             return None
-        limits = (to.breaker.timeout_s, to.endpoint.timeout_s, to.origin.timeout_s)
+        asks_s = max(ASKS_FOR_S, 2 * to.endpoint.slowest_s, 2 * to.origin.slowest_s) if self._asks else None
+        limits = (to.breaker.timeout_s, to.endpoint.timeout_s, to.origin.timeout_s, asks_s)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def end(self, target: str, began: float, now: float, outcome: Outcome | None) -> None:

@@ -127,7 +127,7 @@ async def test_what_was_not_done_is_no_success_although_the_router_answered(rout
     async with open_page(browser, "about:blank") as page:
         await answer_with(page, "/monitoring/groups", {"items": [group("customer-1")], "next": None})
         refused = {"done": False, "text": "its head is in flight: try again when it has ended", "group": None}
-        await answer_with(page, "/messages/b7/retry", refused, method="POST")
+        await answer_with(page, "/monitoring/messages/b7/retry", refused, method="POST")
         await page.goto(f"{router.listening.url}/#/groups")
         await page.get_by_role("row", name="customer-1").get_by_role("button", name="Retry").click()
         await confirmed(page, "Retry now")

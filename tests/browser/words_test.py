@@ -147,7 +147,7 @@ async def test_what_was_found_nowhere_is_not_searched_again_and_again(
     async with open_page(browser, "about:blank") as page:
         asked: list[str] = []
         page.on("request", lambda request: asked.append(request.url) if "/explain/order-9" in request.url else None)
-        await answer_with(page, "/explain/order-9", explanation("order-9", state=state))
+        await answer_with(page, "/monitoring/explain/order-9", explanation("order-9", state=state))
         await page.clock.install()
         await page.goto(f"{router.listening.url}/#/explain/order-9")
         await expect(page.get_by_text("It waits behind message order-7")).to_be_visible()

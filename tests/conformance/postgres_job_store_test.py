@@ -96,6 +96,7 @@ class PostgresJobBench(JobBench):
         await store.database._tasks.cancel()
         await store.database.reconnect()
         await store._readers.close()
+        await store._searchers.close()
         if session is not None:
             await self._end(session.owner)
 
